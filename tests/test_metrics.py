@@ -1,0 +1,176 @@
+"""The metrics parser: whatever lies in the artifacts folder, strict JSON and the right exit code come out."""
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import lerobot_nb
+from lerobot_nb.results import metrics as metrics_module
+from lerobot_nb.results.metrics import main
+
+KEYS = ["env", "task", "policy", "pc_success", "n_episodes", "avg_sum_reward", "eval_s", "pc_success_ci", "n_success", "n_evaluated", "n_errors",
+        "task_descriptions"]
+GOOD = {"avg_sum_reward": 12.5, "avg_max_reward": 1.0, "pc_success": 90.0, "n_episodes": 10, "eval_s": 30.5, "eval_ep_s": 3.05, "video_paths": []}
+
+
+def refuse_constant(name):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def run(folder, *more):
+    """(exit code, metrics.json parsed strictly)"""
+    code = main(["--artifacts-dir", str(folder), "--env", "metaworld", "--task", "mt10", "--policy", "expert", *more])
+    return code, json.loads((Path(folder) / "metrics.json").read_text(), parse_constant=refuse_constant)
+
+
+def test_both_shapes(tmp_path, capsys):
+    for shape in ({"overall": GOOD}, {"per_episode": [{}] * 10, "aggregated": {name: GOOD[name] for name in GOOD if name != "n_episodes"}}):
+        (tmp_path / "eval_info.json").write_text(json.dumps(shape))
+        code, result = run(tmp_path)
+        assert code == 0 and list(result) == KEYS
+        assert (result["env"], result["task"], result["policy"]) == ("metaworld", "mt10", "expert")
+        assert (result["pc_success"], result["n_episodes"], result["avg_sum_reward"], result["eval_s"]) == (90.0, 10, 12.5, 30.5)
+        assert [round(end, 2) for end in result["pc_success_ci"]] == [59.58, 98.21]
+        assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["pc_success", "n_episodes", "avg_sum_reward", "eval_s"])
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "null", '"90"', "true", "[1]", "{}", "absent", "1" + "0" * 400])
+def test_a_value_that_is_no_finite_number(tmp_path, capsys, name, text):
+    values = {key: json.dumps(value) for key, value in GOOD.items()}
+    values[name] = text
+    if text == "absent":
+        del values[name]
+    (tmp_path / "eval_info.json").write_text('{"overall": {' + ", ".join(f'"{key}": {value}' for key, value in values.items()) + "}}")
+    code, result = run(tmp_path)
+    assert code == 0 and result[name] is None
+    assert all(result[other] == GOOD[other] for other in ("pc_success", "n_episodes", "avg_sum_reward", "eval_s") if other != name)
+    error = capsys.readouterr().err
+    assert error.startswith("warning: ") and f"overall.{name}" in error and error.count("\n") == 1
+
+
+BROKEN = {"missing": None, "empty": b"", "half": b'{"overall": {"pc', "list": b"[]", "text": b'"a"', "no section": b'{"info": {}}', "section is no object": b'{"overall": 3}',
+          "not utf-8": b"\xff\xfe{}", "deep": b"[" * 100_000, "long integer": b'{"overall": {"pc_success": ' + b"9" * 5000 + b"}}", "zeros": b"\0" * 100}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_missing_or_broken_file(tmp_path, capsys, name):
+    if BROKEN[name] is not None:
+        (tmp_path / "eval_info.json").write_bytes(BROKEN[name])
+    code, result = run(tmp_path)
+    assert code == 2 and list(result) == KEYS and "eval_info.json" in capsys.readouterr().err
+    assert all(result[key] is None for key in KEYS[3:-1]) and result["task_descriptions"] == {}
+    code, result = run(tmp_path, "--allow-missing")
+    assert code == 0 and result["pc_success"] is None
+
+
+def test_missing_folder_and_other_places(tmp_path, capsys):
+    code, _ = run(tmp_path / "not" / "there")
+    assert code == 2 and "no folder" in capsys.readouterr().err
+    assert main(["--artifacts-dir", str(tmp_path), "--env", "e", "--task", "t", "--policy", "p", "--output", str(tmp_path / "a" / "m.json"), "--allow-missing"]) == 0
+    assert (tmp_path / "a" / "m.json").is_file()
+    (tmp_path / "file").write_text("")
+    assert main(["--artifacts-dir", str(tmp_path), "--env", "e", "--task", "t", "--policy", "p", "--output", str(tmp_path / "file" / "m.json")]) == 1
+    with pytest.raises(SystemExit) as stop:
+        main(["--artifacts-dir", str(tmp_path)])
+    assert stop.value.code == 2
+
+
+def test_which_file_is_taken(tmp_path, capsys):
+    def put(path, percent, changed):
+        path = tmp_path / path / "eval_info.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"overall": {**GOOD, "pc_success": percent}}))
+        os.utime(path, (changed, changed))
+
+    put("eval/day/b", 20.0, 200)
+    assert run(tmp_path)[1]["pc_success"] == 20.0
+    put("eval/day/a", 10.0, 300)
+    assert run(tmp_path)[1]["pc_success"] == 10.0 and "several" in capsys.readouterr().err
+    os.symlink("nowhere", tmp_path / "eval" / "eval_info.json")
+    assert run(tmp_path)[1]["pc_success"] == 10.0
+    put(".", 30.0, 100)
+    assert run(tmp_path)[1]["pc_success"] == 30.0
+
+
+def test_descriptions(tmp_path, capsys):
+    (tmp_path / "eval_info.json").write_text(json.dumps({"overall": GOOD, "per_task": [
+        {"task_group": "mt10", "task_id": 0, "task_description": "reach the goal", "metrics": {}}, {"task_group": "mt10", "task_id": 1}, 3]}))
+    assert run(tmp_path)[1]["task_descriptions"] == {"mt10_0": "reach the goal"}
+    (tmp_path / "task_descriptions.json").write_text(json.dumps({"mt10_0": "greift zum Würfel", "mt10_1": 4}))
+    assert run(tmp_path)[1]["task_descriptions"] == {"mt10_0": "greift zum Würfel"} and "mt10_1" in capsys.readouterr().err
+    (tmp_path / "task_descriptions.json").write_text("{")
+    code, result = run(tmp_path)
+    assert code == 0 and result["task_descriptions"] == {} and "task_descriptions.json" in capsys.readouterr().err
+
+
+def test_counts_of_errors(tmp_path, capsys):
+    (tmp_path / "eval_info.json").write_text(json.dumps({"overall": {**GOOD, "pc_success": 50.0, "n_success": 1, "n_evaluated": 2, "n_errors": 8}}))
+    _, result = run(tmp_path)
+    assert (result["n_errors"], result["n_evaluated"], result["n_episodes"]) == (8, 2, 10) and result["pc_success_ci"][1] > 90
+    (tmp_path / "eval_info.json").write_text(json.dumps({"overall": {**GOOD, "n_errors": -1.5}}))
+    assert run(tmp_path)[1]["n_errors"] is None and "n_errors" in capsys.readouterr().err
+
+
+json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+                           lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=10)
+section = st.dictionaries(st.sampled_from([*GOOD, "n_success", "n_evaluated", "n_errors"]), st.integers() | st.floats() | json_values)
+eval_infos = json_values | st.fixed_dictionaries({}, optional={
+    "overall": section | json_values, "aggregated": section | json_values, "per_episode": json_values,
+    "per_task": json_values | st.lists(st.dictionaries(st.sampled_from(["task_group", "task_id", "task_description"]), json_values))})
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(eval_infos, st.none() | json_values, st.booleans())
+def test_any_json_in_strict_json_out(tmp_path, capsys, eval_info, descriptions, allow_missing):
+    (tmp_path / "eval_info.json").write_text(json.dumps(eval_info))       # with NaN and Infinity, as lerobot writes them
+    (tmp_path / "task_descriptions.json").unlink(missing_ok=True)
+    if descriptions is not None:
+        (tmp_path / "task_descriptions.json").write_text(json.dumps(descriptions))
+    code, result = run(tmp_path, *["--allow-missing"] * allow_missing)
+    usable = isinstance(eval_info, dict) and any(isinstance(eval_info.get(name), dict) for name in ("overall", "aggregated"))
+    assert code == (0 if usable or allow_missing else 2)
+    assert list(result) == KEYS
+    for name in ("pc_success", "n_episodes", "avg_sum_reward", "eval_s"):
+        value = result[name]
+        assert value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value))
+    assert result["pc_success_ci"] is None or 0 <= result["pc_success_ci"][0] <= result["pc_success_ci"][1] <= 100
+    assert all(isinstance(text, str) for text in result["task_descriptions"].values())
+    capsys.readouterr()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200))
+def test_any_bytes_in_strict_json_out(tmp_path, capsys, content):
+    (tmp_path / "eval_info.json").write_bytes(content)
+    code, result = run(tmp_path)
+    assert code in (0, 2) and list(result) == KEYS
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("how", ["module", "path"])
+def test_a_bare_python_is_enough(tmp_path, how):
+    """An isolated interpreter without site-packages, from a copy of the two folders: nothing but the standard library can be imported."""
+    package = Path(lerobot_nb.__file__).parent
+    shutil.copytree(package, tmp_path / "lerobot_nb", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "eval_info.json").write_text(json.dumps({"overall": GOOD}))
+    start = ["-m", "lerobot_nb.results.metrics"] if how == "module" else [str(tmp_path / "lerobot_nb" / "results" / "metrics.py")]
+    arguments = ["--artifacts-dir", str(tmp_path), "--env", "metaworld", "--task", "mt10", "--policy", "expert"]
+    done = subprocess.run([sys.executable, "-S", "-s", "-W", "error", *start, *arguments], cwd=tmp_path if how == "module" else "/", capture_output=True, text=True,
+                          env={"PATH": os.environ["PATH"], "LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "metrics.json").read_text())["pc_success"] == 90.0
+    assert metrics_module.__file__.startswith(str(package))
+
+
+def test_exit_code_and_stderr_of_the_process(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "lerobot_nb.results.metrics", "--artifacts-dir", str(tmp_path), "--env", "e", "--task", "t", "--policy", "p"],
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and "no eval_info.json" in done.stderr and "Traceback" not in done.stderr
