@@ -13,7 +13,7 @@ if ! "$python" -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/nu
     pin=$(grep '^torch==' "$requirements/base.txt")
     echo "installing $pin ($torch)"
     case $torch in
-        cpu) install --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu "$pin" ;;
+        cpu) install --no-deps --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu "$pin" ;;
         cuda) install "$pin" ;;
         *) echo "TORCH=$torch is unknown: cpu or cuda" >&2; exit 1 ;;
     esac
