@@ -55,13 +55,24 @@ class EnvHost:
 
     commands: names of the methods that may be called from outside.
     """
-    commands = ("build", "reset", "step", "render", "call", "get_attr", "set_attr", "release", "ping")
+    commands = ("build", "warm", "reset", "step", "render", "call", "get_attr", "set_attr", "release", "ping")
 
     def __init__(self):
         self.env: Any = None
         self.factory: EnvFactory | None = None
-        self.observation: Any = None
+        self.fresh = False                                              # whether `observation` was set since it was last sent
+        self._observation: Any = None
         self.answer_bytes: Callable[[bytes], bytes] | None = None      # a subclass may answer raw messages
+        self.heartbeat: Callable[[bytes], None] = lambda message: None  # tells the parent that a long command is still going
+
+    @property
+    def observation(self) -> Any:
+        """The environment's latest observation; None where there is none."""
+        return self._observation
+
+    @observation.setter
+    def observation(self, observation: Any) -> None:
+        self._observation, self.fresh = observation, observation is not None
 
     def ping(self) -> int:
         """The process id: the worker is up."""
@@ -77,6 +88,12 @@ class EnvHost:
             "observation_space": env.observation_space, "action_space": env.action_space, "metadata": dict(env.metadata),
             "render_mode": env.render_mode, "spec": env.spec if _can_pickle(env.spec) else None,
         }
+
+    def warm(self, factory: EnvFactory) -> dict:
+        """`build`, and start the simulator of an environment that is lazy about it."""
+        described = self.build(factory)
+        self._live().reset(seed=0)
+        return described
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> dict:
         self.observation, info = self._live().reset(seed=seed, options=options)
@@ -120,7 +137,7 @@ def _can_pickle(thing: Any) -> bool:
     return True
 
 # %% ../../nbs/envs/workers.ipynb #103f7778
-_PICKLED = b"P"
+_PICKLED, _HEARTBEAT = b"P", b"H"
 
 
 class _Server:
@@ -132,15 +149,14 @@ class _Server:
         self.layout: ObservationLayout | None = None
         self.block: SharedBlock | None = None
         self.views = None
-        self.written: Any = None
 
     def answer(self, message: bytes) -> tuple[bytes, bool]:
         """The reply, and whether a new block's descriptor follows it."""
         try:
             if message[:1] != _PICKLED:
                 reply = self.host.answer_bytes(message)
-                self._publish()
-                return reply, False
+                loose = self._publish()
+                return reply if loose is None else _PICKLED + pickle.dumps(("ok", reply, loose, None, None), pickle.HIGHEST_PROTOCOL), False
             command, args, kwargs = pickle.loads(message[1:])
             if command not in self.host.commands:
                 raise AttributeError(f"a worker has no command {command!r}; it knows {', '.join(self.host.commands)}")
@@ -158,7 +174,7 @@ class _Server:
         if env is None or self.send_block is None or (self.space is not None and env.observation_space == self.space):
             return False
         self.space, self.layout = env.observation_space, ObservationLayout.of(env.observation_space)
-        self.views = self.written = None
+        self.views = None
         if self.block is not None:
             self.block.close()
             self.block = None
@@ -170,13 +186,12 @@ class _Server:
 
     def _publish(self) -> Any:
         """Write a new observation to the shared block; returns it instead where it has no layout."""
-        observation = self.host.observation
-        if observation is None or observation is self.written:
+        if not self.host.fresh:
             return None
-        self.written = observation
+        self.host.fresh = False
         if self.views is None:
-            return observation
-        self.views.write(observation)
+            return self.host.observation
+        self.views.write(self.host.observation)
         return None
 
 
@@ -210,6 +225,7 @@ def _worker_main(connection, host_path: str, environment: dict[str, str | None])
     try:
         try:
             host = resolve(host_path)()
+            host.heartbeat = lambda message: connection.send_bytes(_HEARTBEAT + message)
             server = _Server(host, send_block=lambda fd: reduction.send_handle(connection, fd, None))
             connection.send_bytes(_PICKLED + pickle.dumps(("ok", os.getpid(), None, None, None)))
         except Exception as error:
@@ -312,8 +328,8 @@ class Worker:
             self.process = context.Process(target=_worker_main, args=(child, host, environment), name=name, daemon=True)
             self.process.start()
         child.close()
-        self.busy = True            # the answer that says "I am up" is on its way
-        self.started = False
+        self.busy = False
+        self.started = False        # becomes True when the message that says "I am up" was read
         self._block: SharedBlock | None = None
         self._views = None
         self._loose: Any = None
@@ -325,49 +341,60 @@ class Worker:
     def fileno(self) -> int:
         return self.connection.fileno()
 
-    def wait_started(self, timeout_s: float = 180.0) -> None:
+    def wait_started(self, timeout_s: float | None = 180.0) -> None:
         """Wait until the worker is up; WorkerHung after `timeout_s`."""
         if not self.started:
-            self.receive(timeout_s)
+            self._read(timeout_s)
+            self.started = True
 
     def send(self, command: str, *args, **kwargs) -> None:
-        """Send a command; the answer is taken with `receive`. WorkerDied where the process is gone."""
+        """Send a command; the answer is taken with `receive`. Does not wait, not even for the process to come up. WorkerDied where it is gone."""
         self.send_bytes(_PICKLED + pickle.dumps((command, args, kwargs), pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, message: bytes) -> None:
         """Send a message that the host's `answer_bytes` takes as it is."""
-        if not self.started:
-            self.wait_started()
         if self.busy:
             raise RuntimeError(f"{self.name} is still at its last command; receive() the answer first")
         try:
             self.connection.send_bytes(message)
         except (OSError, ValueError) as error:
+            self.wait_started(5.0)            # where it failed to come up, this says why
             raise self._died() from error
         self.busy = True
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """The answer to the last command: a value, or bytes where the host answered in bytes.
 
+        Bytes that begin with `H` are a heartbeat: the command is still going, and `busy` stays True.
+
         Raises WorkerHung after `timeout_s` (None: wait for ever), WorkerDied where the process is gone, or the exception of the environment.
         """
         if not self.busy:
             raise RuntimeError(f"{self.name} was sent nothing that it could answer")
+        self.wait_started(timeout_s)
+        return self._read(timeout_s)
+
+    def _read(self, timeout_s: float | None) -> Any:
+        """The next message of the worker."""
         try:
             if timeout_s is not None and not self.connection.poll(timeout_s):
                 raise WorkerHung(f"{self.name} (process {self.pid}) gave no answer within {timeout_s:g} s")
             reply = self.connection.recv_bytes()
-            self.busy = False
+            if reply[:1] == _HEARTBEAT:
+                return reply
+            if self.started:
+                self.busy = False
             if reply[:1] != _PICKLED:
                 return reply
             status, *rest = pickle.loads(reply[1:])
             if status == "ok":
-                self.started = True
-                value, self._loose, space, n_bytes = rest
+                value, loose, space, n_bytes = rest
+                if loose is not None:
+                    self._loose = loose
                 if n_bytes is not None:
                     self._attach(space, n_bytes)
                 return value
-        except (EOFError, ConnectionError) as error:
+        except (EOFError, OSError) as error:
             raise self._died() from error
         error, description, text = rest
         error = RemoteError(f"{self.name}: {description}") if error is None else error
@@ -379,7 +406,7 @@ class Worker:
         self._views = None
         if self._block is not None:
             self._block.close()
-        self._block, self._views = block, ObservationLayout(space).views(block.memory)
+        self._block, self._views, self._loose = block, ObservationLayout(space).views(block.memory), None
 
     @property
     def observation(self) -> Any:
