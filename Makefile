@@ -89,7 +89,9 @@ readme: $(STAMPS)/project $(STAMPS)/dev  ## nbs/index.ipynb -> README.md
 
 docs: $(STAMPS)/project $(STAMPS)/dev    ## the documentation in _docs/; needs Quarto (quarto.org)
 	@command -v quarto >/dev/null || { echo "Quarto is missing: https://quarto.org/docs/get-started (its tests run without it: make test)" >&2; exit 1; }
-	$(RUN) nbdev_docs
+	rm -rf _proc _docs
+	$(RUN) PYTHONPATH=nbs python -c "from nbdev.serve import proc_nbs; proc_nbs(n_workers=0)"
+	cd _proc && quarto render --no-cache --no-execute && mv _docs ..
 
 lock:               ## newest versions that fit together -> docker/requirements/*.txt
 	@docker/install/venv.sh outputs/lock-venv

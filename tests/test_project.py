@@ -167,8 +167,11 @@ def test_docs_can_be_staged(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     for name in ("nbs", "lerobot_nb"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("outputs", ".ipynb_checkpoints", "__pycache__"))
-    done = subprocess.run([sys.executable, "-c", "from nbdev.serve import proc_nbs; proc_nbs(n_workers=0)"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", "from nbdev.serve import proc_nbs; proc_nbs(n_workers=0)"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": "nbs"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     staged = {path.relative_to(tmp_path / "_proc").as_posix() for path in (tmp_path / "_proc").rglob("*.ipynb")}
     assert staged == {path.relative_to(ROOT / "nbs").as_posix() for path in NOTEBOOKS}
     assert (tmp_path / "_proc/_quarto.yml").exists()
+    page = (tmp_path / "_proc/envs/rendering.ipynb").read_text(encoding="utf-8")
+    assert "The OpenGL for this process" in page, "signatures and docstrings are on the page"
+    assert "On a machine without a screen two of them work" in page, "and so is what the first cell says below the title"
