@@ -220,7 +220,8 @@ class EnvConfig:
         def decorate(config_class):
             taken = _BUILT_IN.get(name) or (_REGISTERED[name].__module__ + ":" + _REGISTERED[name].__qualname__ if name in _REGISTERED else None)
             path = f"{config_class.__module__}:{config_class.__qualname__}"
-            if taken not in (None, path):
+            again = config_class.__module__ == "__main__" and taken is not None and taken.endswith(f":{config_class.__qualname__}")      # in its own notebook
+            if taken not in (None, path) and not again:
                 raise ValueError(f"benchmark name {name!r} is taken by {taken}; register {path} under another name")
             _REGISTERED[name] = config_class
             return config_class
