@@ -45,7 +45,7 @@ $(STAMPS)/%: $(REQUIREMENTS)/%.txt | $(BIN)/python
 $(STAMPS)/libero: $(REQUIREMENTS)/libero-no-deps.txt
 
 $(STAMPS)/project: settings.ini setup.py pyproject.toml $(STAMPS)/base
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --config-settings editable_mode=compat --editable .
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-build-isolation --editable .
 	@touch $@
 
 setup: gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero        ## .venv with both benchmarks
