@@ -27,7 +27,7 @@ INSTALL_GL = "apt-get install -y " + " ".join(GL_PACKAGES)
 PROBE_TIMEOUT_S = 60.0                  # a probe takes well under a second; a driver that hangs is an error as well
 
 
-class RenderingError(RuntimeError):
+class RenderingError(OSError):
     """No picture can be drawn; the message says what to install or to set."""
 
 
@@ -125,9 +125,11 @@ def _list_egl_devices() -> list[EglDevice]:
     except OSError as error:
         raise RenderingError(f"the library libEGL.so.1 is missing ({error})") from error
     from mujoco.egl import egl_ext as egl
-    pointer = ctypes.c_void_p
-    device_string = ctypes.CFUNCTYPE(ctypes.c_char_p, pointer, ctypes.c_int)(egl.eglGetProcAddress("eglQueryDeviceStringEXT"))
-    device_attribute = ctypes.CFUNCTYPE(ctypes.c_uint, pointer, ctypes.c_int, ctypes.POINTER(ctypes.c_ssize_t))(egl.eglGetProcAddress("eglQueryDeviceAttribEXT"))
+    addresses = [egl.eglGetProcAddress(name) for name in ("eglQueryDeviceStringEXT", "eglQueryDeviceAttribEXT")]
+    if not all(addresses):
+        raise RenderingError("EGL has no driver, neither Mesa's (libegl-mesa0) nor a GPU's")
+    device_string = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)(addresses[0])
+    device_attribute = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_ssize_t))(addresses[1])
     EXTENSIONS, CUDA_DEVICE = 0x3055, 0x323A                           # EGL_EXTENSIONS; EGL_CUDA_DEVICE_NV of EGL_NV_device_cuda
     devices = []
     for index, device in enumerate(egl.eglQueryDevicesEXT()):
