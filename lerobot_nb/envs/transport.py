@@ -54,6 +54,11 @@ class ObservationLayout:
         except TypeError:
             return None
 
+    def check(self, observation: Any) -> None:
+        """Raise ValueError for an array of another shape than the space promised."""
+        for path, shape, _, _ in self.leaves:
+            _leaf(observation, path, shape)
+
     def views(self, block: Any) -> "ObservationViews":
         """The arrays of the observation, as views into `block`."""
         arrays = [np.ndarray(shape, dtype, buffer=block, offset=offset) for _, shape, dtype, offset in self.leaves]
@@ -77,13 +82,17 @@ class ObservationViews:
     def write(self, observation: Any) -> None:
         """Copy an observation in. Raises ValueError for an array of another shape than the space promised."""
         for (path, shape, _, _), view in zip(self.layout.leaves, self.arrays):
-            value = observation
-            for key in path:
-                value = value[key]
-            if np.shape(value) != shape:
-                name = "/".join(map(str, path)) or "the observation"
-                raise ValueError(f"{name} has shape {np.shape(value)}, but the environment's observation space promises {shape}")
-            view[...] = value
+            view[...] = _leaf(observation, path, shape)
+
+
+def _leaf(observation: Any, path: tuple, shape: tuple[int, ...]) -> Any:
+    value = observation
+    for key in path:
+        value = value[key]
+    if np.shape(value) != shape:
+        name = "/".join(map(str, path)) or "the observation"
+        raise ValueError(f"{name} has shape {np.shape(value)}, but the environment's observation space promises {shape}")
+    return value
 
 # %% ../../nbs/envs/transport.ipynb #b65fed2a
 class SharedBlock:

@@ -213,6 +213,7 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             self._workers[index].send("reset", seeds[index], options or None)
         infos: dict = {}
         for index, info in zip(which, self._collect(self.reset_timeout_s, which)):
+            infos = self._add_scene(infos, info, index)
             infos = self._add_info(infos, info, index)
             self._observations[index] = self._workers[index].observation
         self._episodes[which], self._ended[which] = True, False
@@ -258,6 +259,12 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             self._ended[index] = ended and self.autoreset_mode != AutoresetMode.SAME_STEP
             infos = self._add_info(infos, info, index)
         return self._batch(self._observations), rewards, terminated, truncated, infos
+
+    def _add_scene(self, infos: dict, info: dict, index: int) -> dict:
+        """What is static in an episode stays whole: an array (n_envs,) of objects, not taken apart as other information is."""
+        if "scene" in info:
+            infos.setdefault("scene", np.full(self.num_envs, None, dtype=object))[index] = info.pop("scene")
+        return infos
 
     def _batch(self, observations: list) -> Any:
         space = self.single_observation_space

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
+from ..envs.transport import ObservationLayout
 from ..envs.workers import EnvHost
 from ..policies.base import Batcher, Episode, Policy, PolicySpec
 from ..results.records import EpisodeRecord
@@ -272,13 +273,17 @@ class EpisodeHost(EnvHost):
         self.build(job.factory)
         run = self.run = EpisodeRun(self.env, job)
         space = self.env.action_space
+        layout = ObservationLayout.of(self.env.observation_space)
         episode = Episode(job.spec, job.task, space, job.task.max_episode_steps, run.scene)
         beat = time.monotonic() + HEARTBEAT_S
         try:
             _ask_policy(policy.begin_episode, 0, episode)
             while not run.ended:
                 started = time.perf_counter()
-                actions = check_actions(_ask_policy(policy.predict, (0,), batcher([run.observation], [episode])), 1, space)[0]
+                if layout is not None:
+                    layout.check(run.observation)
+                actions = _ask_policy(lambda: batcher.finish(policy.predict((0,), batcher([run.observation], [episode]))))
+                actions = check_actions(actions, 1, space)[0]
                 problem = row_error(actions)
                 if problem:
                     raise PolicyError(problem)
@@ -310,14 +315,14 @@ class EpisodeHost(EnvHost):
 
 
 def make_batcher(policy: Policy, env_config: Any) -> Batcher:
-    """The batcher for a policy, with the observation processor of the environment's configuration (or of its `to_dict()`)."""
+    """The batcher for a policy, with the processors of the environment's configuration (or of its `to_dict()`)."""
     if env_config is None or policy.batch_format != "torch":
         return Batcher(policy)
     if isinstance(env_config, dict):
         from lerobot_nb.envs.config import EnvConfig
 
         env_config = EnvConfig.from_dict(env_config)
-    return Batcher(policy, env_config.get_env_processors()[0])
+    return Batcher(policy, *env_config.get_env_processors())
 
 
 def _ask_policy(method, *args):

@@ -22,7 +22,7 @@ from ..envs.workers import LocalWorker, Worker, WorkerDied, WorkerFault, WorkerH
 from .config import EvalConfig
 from .episode import HEARTBEAT_S, EpisodeJob, PolicyError, check_actions, decode_reply, encode_chunk, make_batcher, row_error
 from .plan import Plan, Schedule
-from ..policies.base import Episode, Policy
+from ..policies.base import Batcher, Episode, Policy
 from ..results.records import EpisodeRecord
 
 log = logging.getLogger(__name__)
@@ -87,12 +87,13 @@ class Runner:
     placement: "driver" or "worker".
     run_folder, video_path_of: where videos go; `video_path_of(spec)` is None for an episode without one.
     on_steps: called now and then with the number of steps executed so far.
+    processors: observation and action processors that take the place of the configuration's; for policies in the driver.
     """
 
     def __init__(
         self, plan: Plan, factory_of: Callable[[TaskInfo], EnvFactory], policy: Policy, config: EvalConfig, *, env_config: Any = None,
         placement: str = "driver", done: Any = (), run_folder: Path | None = None, video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None,
-        preload: tuple[str, ...] = (), on_steps: Callable[[int], None] = lambda n_steps: None,
+        preload: tuple[str, ...] = (), on_steps: Callable[[int], None] = lambda n_steps: None, processors: tuple | None = None,
     ):
         if placement not in policy.placements:
             raise ValueError(f"policy {policy.name!r} does not run in placement={placement!r}; it allows {', '.join(policy.placements)}")
@@ -101,7 +102,9 @@ class Runner:
         self.plan, self.schedule, self.config = plan, Schedule(plan, done), config
         self.factory_of, self.policy, self.placement = factory_of, policy, placement
         self.run_folder, self.video_path_of, self.preload, self.on_steps = run_folder, video_path_of, preload, on_steps
-        self.env_config = env_config
+        self.env_config, self.processors = env_config, processors
+        if processors is not None and placement == "worker":
+            raise ValueError("processors that are Python objects can't go to workers; use placement='driver'")
         n_to_run = max(1, self.schedule.n_to_run)
         self.slots = config.slots(n_to_run)
         self.n_spare = 0 if placement == "worker" else config.spares(self.slots, n_to_run)
@@ -127,7 +130,7 @@ class Runner:
         self._selector = selectors.DefaultSelector()
         preload_modules((*self.preload, "lerobot_nb.evaluation.episode"))
         if self.placement == "driver":
-            self._batcher = make_batcher(self.policy, self.env_config)
+            self._batcher = Batcher(self.policy, *self.processors) if self.processors is not None else make_batcher(self.policy, self.env_config)
         self.policy.begin_run()
         try:
             yield from self._loop()
@@ -312,7 +315,8 @@ class Runner:
         started = time.perf_counter()
         try:
             batch = self._batcher([row.looked_at if row.looked_at is not None else row.worker.observation for row in rows], [row.episode for row in rows])
-            actions = check_actions(self.policy.predict([row.slot for row in rows], batch), len(rows), rows[0].action_space)
+            actions = self._batcher.finish(self.policy.predict([row.slot for row in rows], batch))
+            actions = check_actions(actions, len(rows), rows[0].action_space)
         except Exception as error:
             text = str(error) if isinstance(error, PolicyError) else _policy_raised(error)
             for seat in seats:

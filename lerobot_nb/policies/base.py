@@ -128,14 +128,16 @@ def stack_observations(observations: Sequence[Any]) -> Any:
 class Batcher:
     """Turns the observations of the waiting slots into the batch that a policy takes.
 
-    env_processor: the environment's observation processor, a callable from dict to dict, for "torch" batches.
+    env_processor, action_processor: the environment's processors (dict → dict, actions → actions), for "torch" policies; a "numpy" policy speaks
+        the environment's own language.
     """
 
-    def __init__(self, policy: Policy, env_processor=None):
+    def __init__(self, policy: Policy, env_processor=None, action_processor=None):
         if policy.batch_format not in ("torch", "numpy"):
             raise ValueError(f"{policy.name}: batch_format={policy.batch_format!r}; allowed are 'torch' and 'numpy'")
         self.as_torch = policy.batch_format == "torch"
         self.env_processor = env_processor
+        self.action_processor = action_processor if self.as_torch else None
 
     def __call__(self, observations: Sequence[Any], episodes: Sequence[Episode]) -> dict:
         stacked = stack_observations(observations)
@@ -148,6 +150,10 @@ class Batcher:
         batch = preprocess_observation(stacked)
         batch["task"] = [episode.task.description for episode in episodes]
         return self.env_processor(batch) if self.env_processor is not None else batch
+
+    def finish(self, actions: Any) -> Any:
+        """What the environment executes for the policy's actions (B, k, *A)."""
+        return self.action_processor(actions) if self.action_processor is not None else actions
 
 # %% ../../nbs/policies/base.ipynb #c16fc741
 class AdaptedPolicy(Policy):
