@@ -30,7 +30,7 @@ class Progress:
         self.n_interrupted = 0
         self._n_done_at_start = 0
         self._started = self._now = clock()
-        self._recent: deque[tuple[float, int, int]] = deque()
+        self._recent: deque[tuple[float, int, int]] = deque([(self._started, 0, 0)])       # moments: (seconds, steps so far, episodes so far)
 
     def start(self, n_total: int, description: str = "", n_done: int = 0, rate: SuccessRate | None = None) -> None:
         """A run begins. n_total: episodes of the plan; n_done: how many of them an earlier, interrupted run has finished; rate: their counts."""
@@ -54,7 +54,7 @@ class Progress:
             self.rate += SuccessRate(int(record.success), 1)
         self._now = self._clock()
         self._recent.append((self._now, self.n_steps, self.n_done))
-        while len(self._recent) > 2 and self._now - self._recent[0][0] > self.window_s:
+        while len(self._recent) > 2 and self._now - self._recent[1][0] > self.window_s:       # at least a minute stays, whatever a long episode does
             self._recent.popleft()
         if len(self._recent) > 4096:                        # many short episodes: every second moment is enough
             self._recent = deque([*list(self._recent)[:-1:2], self._recent[-1]])
@@ -75,8 +75,8 @@ class Progress:
 
     @property
     def steps_per_s(self) -> float | None:
-        """Over the last minute; None before anything has ended."""
-        then, n_steps, _ = self._recent[0] if self._recent else (self._now, 0, 0)
+        """Over the last minute, or over the whole run once it is complete; None before anything has ended."""
+        then, n_steps, _ = (self._started, 0, 0) if self.n_done >= self.n_total else self._recent[0]
         return (self.n_steps - n_steps) / (self._now - then) if self._now > then else None
 
     @property
@@ -84,7 +84,7 @@ class Progress:
         """Seconds until the last episode ends, guessed; None before anything has ended."""
         if self.n_done >= self.n_total:
             return 0.0
-        then, _, n_done_then = self._recent[0] if self._recent else (self._now, 0, self.n_done)
+        then, _, n_done_then = self._recent[0]
         paces = [(self._now - since) / (self.n_done - before)
                  for since, before in ((self._started, self._n_done_at_start), (then, n_done_then)) if self.n_done > before and self._now > since]
         return (self.n_total - self.n_done) * max(paces) if paces else None
