@@ -20,7 +20,7 @@ STAMPS := $(VENV)/installed
 REQUIREMENTS := docker/requirements
 BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
-RUN := PATH="$(CURDIR)/$(BIN):$$PATH"
+RUN := $(if $(SKIP_INSTALL),,PATH="$(CURDIR)/$(BIN):$$PATH")
 
 .PHONY: help eval test test-slow test-containers setup lint image smoke smoke-metrics package docs readme speed lock export clean gl
 
