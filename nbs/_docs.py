@@ -4,13 +4,24 @@ Two things differ from nbdev's way. It runs every cell that holds an import befo
 outputs, and a cell may drive a simulator, so only the signatures are made afresh, from the installed package. And it turns the
 first cell into the page's title and drops what else that cell says; here the rest stays.
 """
+import ast
 from importlib import import_module
+from pathlib import Path
 
 from execnb.nbio import mk_cell, read_nb
 from execnb.shell import CaptureShell
 from nbdev.config import get_config
 from nbdev.process import Processor
 from nbdev.processors import _default_exp, _is_showdoc
+
+
+def module_with_types(name: str):
+    """The module, together with the names that it imports for annotations only (`if TYPE_CHECKING:`): signatures show them."""
+    module = import_module(name)
+    for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            exec(compile(ast.Module(node.body, []), module.__file__, "exec"), vars(module))
+    return module
 
 
 class Page(Processor):
@@ -28,7 +39,7 @@ class Page(Processor):
         module = _default_exp(source)
         if module:
             self.shell = CaptureShell()
-            self.shell.user_ns.update(vars(import_module(f"{get_config().lib_path.name}.{module}")))
+            self.shell.user_ns.update(vars(module_with_types(f"{get_config().lib_path.name}.{module}")))
             self.shell.run_cell("from nbdev.showdoc import show_doc")
 
     def __call__(self, cell):

