@@ -6,8 +6,10 @@
 __all__ = ['TASK_DESCRIPTIONS', 'TASK_GROUPS', 'CAMERAS', 'MetaworldEnv', 'MetaworldEnvConfig']
 
 # %% ../../nbs/envs/metaworld.ipynb #2e92a1b3
+import atexit
 import importlib.metadata
 import importlib.util
+import weakref
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -196,6 +198,7 @@ class MetaworldEnv(gymnasium.Env):
         renderer, simulator, self._renderer, self._simulator = self._renderer, self._simulator, None, None
         self._picture, self._steps_left = None, 0
         if renderer is not None:
+            atexit.unregister(self._at_exit)
             renderer.close()
         if simulator is not None:
             simulator.close()
@@ -229,16 +232,23 @@ class MetaworldEnv(gymnasium.Env):
     def _draw(self) -> np.ndarray:
         if self._picture is None:
             if self._renderer is None:
-                from lerobot_nb.envs.rendering import choose_gl_backend
-
-                choose_gl_backend()
-                import mujoco
-
-                self._renderer = mujoco.Renderer(self._simulator.model, height=self.observation_height, width=self.observation_width)
+                self._start_renderer()
             self._renderer.update_scene(self._simulator.data, camera=self.camera_name)
             picture = self._renderer.render()
             self._picture = np.ascontiguousarray(picture[::-1, ::-1]) if self.camera_name in _UPSIDE_DOWN else picture
         return self._picture.copy()
+
+    def _start_renderer(self) -> None:
+        from lerobot_nb.envs.rendering import choose_gl_backend
+
+        choose_gl_backend()
+        import mujoco
+
+        renderer = mujoco.Renderer(self._simulator.model, height=self.observation_height, width=self.observation_width)
+        still_there = weakref.ref(renderer)
+        # for an environment that nobody closed: when Python tears itself down, OpenGL is gone before the renderer is
+        self._at_exit = atexit.register(lambda: still_there() is not None and still_there().close())
+        self._renderer = renderer
 
 
 def _check_options(options: dict | None) -> None:
