@@ -98,6 +98,8 @@ class RunFolder:
 
         Raises RunFolderError where it can't be written, another run is using it, or (without `resume`) it holds a run already.
         """
+        if resume and not self.manifest_path.exists():
+            raise RunFolderError(f"{self.path} holds no run to resume: run.json is missing; start one without resume")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / ".lock", "a")
@@ -110,9 +112,6 @@ class RunFolder:
         if self.episodes_path.exists() and not resume:
             self.close()
             raise RunFolderError(f"{self.path} holds a run already; continue it with resume=True (lerobot-nb eval --resume {self.path}), or choose another output_dir")
-        if resume and not self.manifest_path.exists():
-            self.close()
-            raise RunFolderError(f"{self.path} holds no run to resume: run.json is missing; start one without resume")
 
     def close(self) -> None:
         """Let go of the lock."""
@@ -134,7 +133,7 @@ class RunFolder:
         append_record(self.episodes_path, record)
 
     def records(self) -> Iterator[EpisodeRecord]:
-        """One record an episode, the latest; in the order in which they were written."""
+        """One record an episode, the latest; sorted by suite, task and episode."""
         if not self.episodes_path.exists():
             return iter(())
         return iter(latest_records(read_records(self.episodes_path)))
