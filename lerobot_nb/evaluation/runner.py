@@ -142,6 +142,11 @@ class Runner:
                 self.policy.end_run()
                 self.times.wall_s += time.perf_counter() - began
 
+    def slot_seconds(self) -> float:
+        """Seconds in which slots held an episode until now, added up over slots."""
+        now = time.perf_counter()
+        return self.times.slot_s + sum(now - seat.begun for seat in self._seats if seat.slot is not None or seat.phase == "whole")
+
     def _loop(self) -> Iterator[EpisodeRecord]:
         next_look_around = 0.0
         while True:
