@@ -27,6 +27,9 @@ dependencies)
     packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     for name in matplotlib networkx numpy pandas scipy statsmodels sympy; do find "$packages/$name" -type d -name tests -prune -exec rm -r {} +; done
     rm -rf "$packages/torch/test" "$packages/torch/include"
+    if [ "$2" = libero ]; then               # LIBERO's robot is the Panda; the others' meshes are 370 MB
+        for name in baxter iiwa jaco kinova3 sawyer ur5e; do rm -rf "$packages/robosuite/models/assets/robots/$name" "$packages/robosuite/models/assets/bullet_data/${name}_description"; done
+    fi
     ;;
 project)
     source=$(dirname "$(dirname "$here")")
