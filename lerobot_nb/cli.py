@@ -161,7 +161,7 @@ def _run(parser: argparse.ArgumentParser, folder: Path, run) -> int:
         raise
     _print_result(folder)
     if finished.status != "finished":
-        print(f"{finished.status}: {finished.reason or 'no reason is known'}\ngo on with: lerobot-nb eval --resume {folder} --retry_errors", file=sys.stderr)
+        print(f"the run was {finished.status}, see {folder / 'run.json'}; go on with: lerobot-nb eval --resume {folder} --retry_errors", file=sys.stderr)
     return finished.exit_code
 
 

@@ -44,10 +44,11 @@ def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def task_name(task: Mapping[str, Any]) -> str:
-    """`mt10/3 push-v3`: suite, number and name, for an entry of `per_task`."""
+def task_name(task: Mapping[str, Any], most: int = 44) -> str:
+    """`mt10/3 push-v3`: suite, number and name, for an entry of `per_task`; cut to `most` characters."""
     place = f"{task['task_group']}/{task['task_id']}"
-    return f"{place} {task['task']}" if task.get("task") and task["task"] != task["task_group"] else place
+    name = f"{place} {task['task']}" if task.get("task") and task["task"] != task["task_group"] else place
+    return name if len(name) <= most else name[:most - 1] + "…"
 
 
 def shows_suites(eval_info: Mapping[str, Any]) -> bool:
@@ -152,7 +153,7 @@ def reward_plot(eval_info: Mapping[str, Any]):
     axis.set_yticks(range(len(tasks)), list(map(task_name, tasks)), fontsize=8)
     axis.set_xlabel("sum of rewards of an episode; the line is the mean")
     if labelled:
-        figure.legend(loc="upper right", ncols=len(labelled), fontsize=8, frameon=False)
+        figure.legend(loc="outside upper right", ncols=len(labelled), fontsize=8, frameon=False)
     _finish(figure, axis, len(tasks))
     return figure
 
@@ -203,7 +204,8 @@ def video_grid(
     figures, n_bytes = [], 0
     for record in records:
         path = Path(folder) / (record.video_path or "")
-        caption = f"{record.suite}/{record.task_id} {record.task}, episode {record.episode_index}: {outcome(record)}"
+        task = task_name({"task_group": record.suite, "task_id": record.task_id, "task": record.task})
+        caption = f"{task}, episode {record.episode_index}: {outcome(record)}"
         if not path.is_file():
             player = f"<i>{html.escape(str(record.video_path))} is gone</i>"
         elif n_bytes + path.stat().st_size <= most_bytes:
@@ -303,7 +305,7 @@ def html_items(items: Sequence[tuple[str, str]]) -> str:
 _SUMMARY = ("status", "reason", "started", "ended", "benchmark", "env_config", "protocol", "plan", "policy", "runner", "times", "gl", "packages", "machine",
             "git_commit", "warnings")
 _LEFT_OUT = ("env_config.type", "env_config.features", "env_config.features_map", "env_config.task_descriptions", "env_config.fps", "env_config.render_mode",
-             "env_config.privileged", "plan.tasks", "protocol.benchmark", "times.wait_s", "times.mean_batch")
+             "env_config.privileged", "plan.tasks", "protocol.benchmark", "times.wait_s", "times.mean_batch", "machine.platform")
 
 # %% ../../nbs/results/report.ipynb #1c110db1
 class Report:
