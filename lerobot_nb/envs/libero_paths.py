@@ -13,7 +13,10 @@ import importlib.metadata
 import importlib.util
 import logging
 import os
+import socket
 import tempfile
+import threading
+import urllib.parse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,20 +127,46 @@ def _no_assets() -> LiberoSetupError:
     )
 
 
+def _why_no_hub(timeout_s: float = 1.5) -> str | None:
+    """Why the hub can't be asked, found out quickly; None where somebody answers. The hub's own library would try for a minute."""
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true"):
+        return "HF_HUB_OFFLINE is set"
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return "huggingface_hub is not installed (pip install huggingface_hub)"
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return None                                        # only the proxy knows
+    endpoint = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    port = endpoint.port or (80 if endpoint.scheme == "http" else 443)
+    answers: list[bool] = []
+
+    def ask():                                             # in a thread, since looking up a name has no time limit
+        try:
+            socket.create_connection((endpoint.hostname, port), timeout=timeout_s).close()
+            answers.append(True)
+        except OSError:
+            answers.append(False)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return None if answers == [True] else f"{endpoint.netloc} can't be reached"
+
+
 def download_assets() -> Path:
     """Fetch the assets from the hub into the cache of `huggingface_hub`; the folder that holds them.
 
-    Raises LiberoSetupError where the hub can't be reached. (This ran against a local stand-in of the hub only: the machine it was written on reaches no hub.)
+    Raises LiberoSetupError where the hub can't be reached. (Tested against a local stand-in of the hub only: the machine this was written on reaches no hub.)
     """
-    try:
-        from huggingface_hub import snapshot_download
-    except ModuleNotFoundError:
-        raise _no_assets() from None
+    problem = _why_no_hub()
+    if problem is not None:
+        raise LiberoSetupError(f"{_no_assets()}\nThey were not fetched from the hub: {problem}.")
+    from huggingface_hub import snapshot_download
+
     log.warning("LIBERO's assets are not on this machine: fetching %s from the Hugging Face hub (about 600 MB, once)", HUB_ASSETS)
     try:
         folder = Path(snapshot_download(HUB_ASSETS, repo_type="dataset"))
-    except Exception as error:                           # the library raises a dozen kinds, from offline mode to a proxy that says no
-        raise LiberoSetupError(f"{_no_assets()}\nThe hub was asked and failed: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+    except Exception as error:                           # the library raises a dozen kinds, from a broken connection to a proxy that says no
+        raise LiberoSetupError(f"{_no_assets()}\nThe hub was asked and failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
     found = _first_complete([("hub", folder), ("hub", folder / "assets")])
     if found is None:
         raise LiberoSetupError(f"{HUB_ASSETS} was fetched into {folder} but holds no {', '.join(missing_asset_folders(folder))}; name a complete folder: assets=/path/to/assets")

@@ -37,7 +37,8 @@ class LiberoProcessor:
             if name.startswith("observation.images."):
                 result[name] = value.flip(-2, -1)                       # (B, C, H, W): rows and columns
             elif name == "observation.robot_state":
-                result["observation.state"] = self.state(value)
+                state = self.state(value)
+                result["observation.state"] = state if state.ndim > 1 else state[None]
             else:
                 result[name] = value
         return result
