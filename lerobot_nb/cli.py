@@ -22,6 +22,7 @@ SUBCOMMANDS = {
     "metrics": ("sum up eval_info.json as metrics.json", "lerobot_nb.results.metrics:main"),
     "describe": ("write the sentence that the policy is told in each task", "lerobot_nb.results.descriptions:main"),
     "tasks": ("list benchmarks and their tasks", "lerobot_nb.cli:tasks_command"),
+    "doctor": ("is this machine fit to evaluate? what is missing, and the command that mends it", "lerobot_nb.doctor:main"),
 }
 
 
