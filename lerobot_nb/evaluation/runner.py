@@ -240,7 +240,8 @@ class Runner:
                 return
             if not worker.busy:                    # readable without a question: the process is gone
                 raise worker._died()
-            value = worker.receive(self.config.step_timeout_s)
+            # a reply to a chunk is a few bytes that arrive whole: no need to ask again whether they are there
+            value = worker.receive(None if seat.phase == "acting" else self.config.step_timeout_s)
         except WorkerFault as fault:
             self._lost(seat, fault)
             return
@@ -332,17 +333,18 @@ class Runner:
         self.times.n_batches += 1
         self.times.n_looks += len(seats)
         deadline = time.monotonic() + self.config.step_timeout_s * actions.shape[1]
+        all_finite = row_error(actions) is None
         for row, chunk in zip(rows, actions):
-            if row not in seats:
+            if row.worker is None:                       # lock-step: the episode of this row is over
                 continue
             row.policy_s += elapsed / len(rows)
-            problem = row_error(chunk)
+            problem = None if all_finite else row_error(chunk)
             if problem:
                 self._abandon(row, problem)
                 continue
             row.phase, row.deadline = "acting", deadline
             try:
-                row.worker.send_bytes(encode_chunk(np.ascontiguousarray(chunk)))
+                row.worker.send_bytes(encode_chunk(chunk))
             except WorkerFault as fault:
                 self._lost(row, fault)
                 continue
