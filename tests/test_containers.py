@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = os.environ.get("BENCHMARKS", "metaworld libero").split()
-BASE_IMAGE = os.environ.get("BASE_IMAGE", "debian:bookworm-slim")
+BASE_IMAGE = os.environ.get("BASE_IMAGE", "docker.io/library/debian:bookworm-slim")
 pytestmark = [pytest.mark.slow, pytest.mark.container]
 
 
