@@ -107,6 +107,8 @@ def html_table(eval_info: Mapping[str, Any]) -> str:
     for i, (row, summary) in enumerate(zip(rows, summaries)):
         weight = "font-weight:bold;" if i >= len(tasks) else ""
         told = summary.get("task_description") or ""
+        if told and (summary.get("task") or "").replace("_", " ") == told:           # LIBERO: the name is the sentence
+            row = [f"{summary['task_group']}/{summary['task_id']}", *row[1:]]
         cells = [html.escape(text) for text in row[:4]] + [_interval_picture(summary)] + [html.escape(text) for text in row[4:]] + [html.escape(told)]
         if row[-1] != "0":
             cells[7] = f'<span style="color:{_FAILURE};font-weight:bold">{cells[7]}</span>'
