@@ -326,6 +326,24 @@ def test_a_process_is_quiet_and_need_not_close():
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["digest", "cpu"]
 
 
+def test_states_need_no_opengl():
+    done = run_check("""
+import numpy as np
+from lerobot_nb.envs.libero import LiberoEnv
+from lerobot_nb.envs.rendering import RenderingError
+env = LiberoEnv("libero_goal", 0, obs_type="state", render_mode=None)
+env.reset(seed=0, options={"init_state_id": 0})
+env.step(np.zeros(7))
+try:
+    LiberoEnv("libero_goal", 0).reset(seed=0)
+except RenderingError as error:
+    assert "unset MUJOCO_GL" in str(error)
+else:
+    raise SystemExit("drawn without OpenGL")
+""", MUJOCO_GL="disable")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("visible, device", [("", None), ("-1", None), ("1", None), ("1", "0"), ("0,1", "0"), ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", None)])
 def test_episodes_under_cuda_variables(visible, device):
@@ -371,21 +389,20 @@ def test_tasks_are_those_of_the_library():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", SUITES)
-def test_every_task_loads_resets_and_steps(suite):
-    for task in list_tasks(suite):
-        env = LiberoEnv(suite, task.task_id, observation_height=64, observation_width=64, privileged=True)
-        try:
-            observation, info = env.reset(seed=0, options={"init_state_id": 0})
-            assert env.observation_space.contains(observation), task.name
-            assert info["is_success"] is False and not all(observation["privileged"]["goal"][: len(info["scene"]["goal"])]), task.name
-            assert set(env.object_names) == set(info["scene"]["root_body"]), task.name
-            assert all(picture.std() > 10 for picture in observation["pixels"].values()), task.name
-            for _ in range(2):
-                observation, reward, terminated, truncated, info = env.step(np.zeros(7))
-                assert not terminated and not truncated and info["is_success"] is False, task.name
-        finally:
-            env.close()
+@pytest.mark.parametrize("suite, task_id", [(task.suite, task.task_id) for task in list_tasks(SUITES)])
+def test_every_task_loads_resets_and_steps(suite, task_id):
+    env = LiberoEnv(suite, task_id, observation_height=64, observation_width=64, privileged=True)
+    try:
+        observation, info = env.reset(seed=0, options={"init_state_id": 0})
+        assert env.observation_space.contains(observation)
+        assert info["is_success"] is False and not all(observation["privileged"]["goal"][: len(info["scene"]["goal"])])
+        assert set(env.object_names) == set(info["scene"]["root_body"])
+        assert all(picture.std() > 10 for picture in observation["pixels"].values())
+        for _ in range(2):
+            observation, reward, terminated, truncated, info = env.step(np.zeros(7))
+            assert not terminated and not truncated and info["is_success"] is False
+    finally:
+        env.close()
 
 
 @pytest.mark.slow

@@ -315,7 +315,7 @@ class LiberoSimulator:
     ):
         renders = bool(cameras) or can_render
         if renders and GL_ERROR is not None:
-            raise GL_ERROR
+            raise RenderingError(str(GL_ERROR))
         paths.apply()
         self.task, self.cameras, self.relative = task, tuple(cameras), relative
         self.problem: Any = None
