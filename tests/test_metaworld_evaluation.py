@@ -81,6 +81,7 @@ def test_a_random_policy_is_the_same_anywhere(tmp_path):
 
 
 @pytest.mark.slow   # 500 episodes, twice: some minutes
+@pytest.mark.timeout(3000)
 def test_all_fifty_tasks_ten_episodes_each(tmp_path):
     run = evaluate(make_env_config("metaworld", task="mt50", obs_type="state"), "expert", EvalConfig(10, batch_size=2), output_dir=tmp_path / "run")
     assert run.status == "finished" and len(run.records()) == 500

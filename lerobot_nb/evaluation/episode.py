@@ -192,13 +192,16 @@ class EpisodeRun:
         return os.path.relpath(self.job.video_path, self.job.run_folder) if self.job.run_folder else self.job.video_path
 
     def _guard_video(self, action) -> None:
+        """Whatever stands in the way of a picture or its encoding costs the video, not the episode."""
         from lerobot_nb.evaluation.video import VideoError
 
         try:
             action()
-        except (VideoError, OSError) as error:
-            self.video_error = f"video: {error}"
-            self._video = None          # a writer that failed has thrown its file away
+        except Exception as error:
+            self.video_error = f"video: {error}" if isinstance(error, VideoError) else f"video: {type(error).__name__}: {error}"
+            video, self._video = self._video, None
+            if video is not None and not isinstance(error, VideoError):     # a writer that failed itself has thrown its file away
+                video.close(keep=False)
 
 
 def takes_observe(env: Any) -> bool:

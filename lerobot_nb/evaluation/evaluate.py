@@ -128,6 +128,7 @@ def evaluate(
     retry_errors: bool = False,
     progress: Any = None,
     policy_kwargs: dict | None = None,
+    command: str | None = None,
 ) -> EvalRun:
     """Run a policy on a benchmark.
 
@@ -137,6 +138,7 @@ def evaluate(
     resume: go on with the run that `output_dir` holds; it must have been started with the same plan, protocol and policy.
     retry_errors: with `resume`: run the episodes again that ended in an error.
     progress: an object with `start`, `update`, `log` and `close`, see `make_progress`; None shows nothing.
+    command: how to repeat the run, for the manifest; default: how this process was started.
 
     Raises ValueError or TypeError for wrong arguments, OSError where the benchmark can't run on this machine, RunFolderError where the folder can't be used;
     all of them before a simulator starts. KeyboardInterrupt and SystemExit (SIGTERM, SIGHUP) are raised again when the folder is in order.
@@ -165,7 +167,7 @@ def evaluate(
     folder.open(resume)
     try:
         manifest = {
-            "status": "running", "reason": None, "started": _now(), "ended": None, "command": command_line(), "benchmark": benchmark.name,
+            "status": "running", "reason": None, "started": _now(), "ended": None, "command": command or command_line(), "benchmark": benchmark.name,
             "env_config": env_config.to_dict() if env_config is not None else None, "protocol": env_config.protocol if env_config is not None else None,
             "plan": plan.identity(), "eval_config": config.to_dict(), "policy": policy.identity(), "policy_request": policy_request,
             "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),
@@ -213,7 +215,7 @@ def _run(folder, manifest, plan, benchmark, policy, placement, config, kept, pro
         "placement": placement, "slots": runner.slots, "n_spare": runner.n_spare, "max_batch": runner.max_batch, "lock_step": policy.lock_step,
         "use_async_envs": config.use_async_envs,
     }
-    session = {"started": _now(), "ended": None, "status": "running", "command": command_line(), "times": None}
+    session = {"started": _now(), "ended": None, "status": "running", "command": manifest["command"], "times": None}
     manifest["sessions"] = [*manifest["sessions"], session]
     folder.write_manifest(manifest)
     remove_unfinished_videos(folder.videos)
