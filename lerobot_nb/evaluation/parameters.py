@@ -224,6 +224,16 @@ class EvalParameters:
             warnings.append(f"device={self.device!r} has no effect: policy {self.policy!r} takes none")
         return warnings
 
+    def overview(self) -> str:
+        """Markdown: what will be run, the tasks, and what `check` warns of. Raises what `check` raises."""
+        warnings, tasks = self.check(), self.env_config().tasks()
+        seeds = f"seed {self.seed}" if self.n_episodes == 1 else f"seeds {self.seed} to {self.seed + self.n_episodes - 1}"
+        lines = [f"**{self.policy}** on **{self.benchmark}**: {len(tasks)} task{'s' * (len(tasks) != 1)}, "
+                 f"{self.n_episodes} episode{'s' * (self.n_episodes != 1)} each, {seeds}.", "",
+                 "| suite | task | what the policy is told | most steps |", "|:--|:--|:--|--:|"]
+        lines += [f"| {task.suite}/{task.task_id} | {task.name} | {task.description} | {task.max_episode_steps or ''} |" for task in tasks]
+        return "\n".join([*lines, "", *(f"- **Note:** {warning}" for warning in warnings)])
+
     def evaluate(self, progress: Any = None) -> Any:
         """Run it: `evaluate` with all of this, or `resume`; returns its `EvalRun`."""
         from lerobot_nb.evaluation.evaluate import evaluate
