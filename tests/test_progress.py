@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import termios
-from types import SimpleNamespace
 
 import pytest
 
