@@ -240,7 +240,7 @@ def _run(folder, manifest, plan, benchmark, policy, placement, config, kept, pro
             status, reason = ("stopped", runner.stopped) if runner.stopped else ("finished", None)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
-            log.error("the run ends early: %s", reason)
+            log.info("the run ends early: %s", reason)        # who called is told by the exception itself
             raise
         finally:
             session |= {"ended": _now(), "status": status, "times": runner.times.summary(runner.slots)}
@@ -254,7 +254,7 @@ def _run(folder, manifest, plan, benchmark, policy, placement, config, kept, pro
             if progress is not None:
                 progress.close()
         if reason:
-            log.error("%s", reason)
+            log.info("stopped: %s", reason)                   # who called reads it in `EvalRun.reason`
     return EvalRun(folder.path, manifest, eval_info, status, reason)
 
 

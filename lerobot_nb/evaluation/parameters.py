@@ -197,9 +197,9 @@ class EvalParameters:
 
     def _policy_target(self, env_config: Any) -> Any:
         from lerobot_nb.envs.base import resolve
-        from lerobot_nb.policies.base import _path_of
+        from lerobot_nb.policies.base import policy_path
 
-        return resolve(_path_of(self.policy, env_config))
+        return resolve(policy_path(self.policy, env_config))
 
     def _looks_at_images(self, config_class: Any) -> bool:
         return bool(getattr(self._policy_target(config_class), "needs_images", True))
@@ -240,7 +240,7 @@ class EvalParameters:
 
         env_config = self.env_config()
         return evaluate(env_config, self.policy, self.eval_config(), output_dir=self.run_folder(), resume=self.resume, progress=progress,
-                        policy_kwargs=self.policy_arguments(env_config))
+                        policy_kwargs=self.policy_arguments(env_config), command=self.command())
 
     def run_folder(self) -> Path:
         """`output_dir`, or a new folder in `outputs/eval`. A notebook that runs inside of the checkout's nbs/ writes beside that, not into it."""

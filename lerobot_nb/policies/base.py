@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Episode', 'PolicySpec', 'Policy', 'stack_observations', 'Batcher', 'AdaptedPolicy', 'weights_hash', 'register_policy',
-           'policy_names', 'make_policy']
+           'policy_names', 'make_policy', 'policy_path']
 
 # %% ../../nbs/policies/base.ipynb #b34a8396
 import inspect
@@ -296,7 +296,7 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
             policy = import_path(policy)
         else:
             return AdaptedPolicy(policy, **kwargs)
-    path = _path_of(policy, env_config)
+    path = policy_path(policy, env_config)
     target = resolve(path)
     if inspect.isclass(target) and issubclass(target, Policy):
         return PolicySpec(path, kwargs).build()
@@ -307,7 +307,8 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
     return made if isinstance(made, Policy) else AdaptedPolicy(made, name=policy)
 
 
-def _path_of(name: str, env_config: Any) -> str:
+def policy_path(name: str, env_config: Any = None) -> str:
+    """Import path of the policy called `name`; "expert" is the benchmark's own. ValueError for a name that is not known."""
     if name == "expert":
         path = getattr(env_config, "expert", None)
         if not path:
