@@ -13,7 +13,7 @@ import numpy as np
 
 from ..envs.base import TaskInfo
 from .base import Episode, Policy
-from .libero_skills import FixtureSkills, Grasp, Motion
+from .libero_skills import FixtureSkills, Grasp, Motion, gripper_points
 from .libero_world import World, plan_order
 
 log = logging.getLogger(__name__)
@@ -88,18 +88,23 @@ class Solver(FixtureSkills):
 
         yield from self.pick(name, prefer=outside)
         height = world.site(target)[0][2] - 0.01
+        if np.ptp(world.cloud(name)[:, 2]) > 0.1:           # a bottle goes in lying: turned about the fingers, along the drawer
+            yield from self.rise(self.home[2])
+            along = np.cross(pull, [0, 0, 1])
+            along *= np.sign(along @ (world.eef - world.base))
+            for lean in (0.0, 0.9):
+                self.point(np.sin(lean) * along - np.cos(lean) * np.array([0, 0, 1]), pull)
+                yield from self.goto(np.array(world.eef), 0.03, 0.15, 30)
         return (yield from self.place(name, self.way_into_drawer(name, target), height, 0.08, by_centre=True))
 
     def way_into_drawer(self, name: str, target: str) -> np.ndarray:
         """Where (2,) the held object can be lowered: the drawer's middle, or as far out from under what is above as it takes."""
-        from lerobot_nb.policies.libero_skills import DOWN, gripper_points
-
         world = self.world
         pull = self.drawer(target)[2]
         centre, rotation = world.site(target)
         reach = np.abs(pull) @ np.abs(rotation @ world.regions[target]["size"])
         cloud = world.cloud(name)
-        points = np.concatenate([cloud[:: max(1, len(cloud) // 80)], gripper_points(world.eef, DOWN, world.finger_axis, 0.02)])
+        points = np.concatenate([cloud[:: max(1, len(cloud) // 80)], gripper_points(world.eef, self.approach, world.finger_axis, 0.02)])
         points = points - [*world.centre(name), cloud[:, 2].min()]
         rest = world.close_to(centre, 0.3, world.others(name))
 

@@ -8,7 +8,7 @@ __all__ = ['log', 'Motion', 'Arm', 'gripper_points', 'Grasp', 'find_grasps', 'Pi
 # %% ../../nbs/policies/libero_skills.ipynb #f7ce0c2c
 import logging
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 # %% ../../nbs/policies/libero_skills.ipynb #82f5cbf0
 _POSITION_SCALE_M, _ROTATION_SCALE_RAD = 0.05, 0.5
 _OPEN, _CLOSED = -1.0, 1.0
+_EASY_TURN = np.array([0.0, 0.0, 0.4])                      # radians from the pose of rest: there the last joint is in the middle of its range
+_SHOULDER_M, _WRIST_M, _REACH_M = 0.333, 0.21, 0.70         # height of the shoulder, wrist behind the grip site, reach from one to the other
 _ANY_TURN = 10.0                                            # radians: the orientation does not matter
 Motion = Generator[np.ndarray, None, bool]                  # yields actions (7,); returns whether it came to what it is for
 
@@ -40,14 +42,19 @@ class Arm:
         finger -= self._approach * (finger @ self._approach)
         self._finger = finger / np.linalg.norm(finger)
 
+    @property
+    def approach(self) -> np.ndarray:
+        """Where the gripper points now (3,)."""
+        return self.world.eef_mat @ self._approach
+
     def point(self, approach: np.ndarray, finger: np.ndarray) -> None:
-        """From now on point along `approach` and open along `finger` (3,); of the two ways to do it, take the one nearer to how the episode began."""
+        """From now on point along `approach` and open along `finger` (3,); of the two ways to do it, take the one that leaves the wrist more freedom."""
         approach = np.asarray(approach, dtype=float) / np.linalg.norm(approach)
         finger = np.asarray(finger, dtype=float) - approach * (np.asarray(finger, dtype=float) @ approach)
         finger /= np.linalg.norm(finger)
         own = np.column_stack([self._approach, self._finger, np.cross(self._approach, self._finger)])
         ways = [np.column_stack([approach, f, np.cross(approach, f)]) @ own.T for f in (finger, -finger)]
-        self.mat = min(ways, key=lambda mat: np.linalg.norm(rotation_vector(mat @ self.home_mat.T)))
+        self.mat = min(ways, key=lambda mat: np.linalg.norm(rotation_vector(mat @ self.home_mat.T) - _EASY_TURN))
 
     def action(self, target: np.ndarray, gain: float = 1.0) -> np.ndarray:
         """One step (7,) towards a position (3,) and the orientation to keep."""
@@ -106,10 +113,16 @@ _MAX_WIDTH_M = 0.075                                        # what the fingers g
 
 @dataclass
 class Grasp:
-    """Where to close the gripper that points down: position (3,), the direction (3,) along which it opens, and the kind."""
+    """Where to close the gripper: position (3,), the direction (3,) along which it opens, the kind, and where it points."""
     position: np.ndarray
     finger: np.ndarray
     kind: str
+    approach: np.ndarray = field(default_factory=DOWN.copy)
+
+    @property
+    def lean(self) -> float:
+        """Radians from the vertical."""
+        return float(np.arccos(np.clip(self.approach @ DOWN, -1, 1)))
 
 
 def find_grasps(world: World, name: str) -> list[Grasp]:
@@ -132,10 +145,16 @@ def find_grasps(world: World, name: str) -> list[Grasp]:
     rim = points[points[:, 2] > high - 0.012, :2]
     centre = world.centre(name)
     radii = np.linalg.norm(rim - centre, axis=1)
-    if np.subtract(*np.percentile(radii, [75, 25])) < 0.012 and np.median(radii) > 0.3 * widths[narrowest]:
+    around = np.linalg.norm(np.mean((rim - centre) / radii[:, None], axis=0)) < 0.3
+    if around and np.subtract(*np.percentile(radii, [75, 25])) < 0.012 and np.median(radii) > 0.3 * widths[narrowest]:
         height = max(low + 0.006, high - 0.012)
-        outward = [horizontal(angle) for angle in np.deg2rad(np.arange(0, 360, 30))]
-        return [Grasp(np.array([*(centre + out * np.median(radii)), height]), np.array([*out, 0.0]), "rim") for out in outward]
+        grasps = []
+        for angle in np.deg2rad(np.arange(0, 360, 30)):
+            for lean in (0.0, 0.45):                                                        # the hand leans outward, away from the middle
+                out = np.array([*horizontal(angle), 0.0])
+                position = np.array([*(centre + out[:2] * np.median(radii)), height])
+                grasps.append(Grasp(position, np.cos(lean) * out + np.sin(lean) * DOWN, "rim", np.cos(lean) * DOWN - np.sin(lean) * out))
+        return grasps
     return _part_grasps(world, name, low)
 
 
@@ -150,7 +169,8 @@ def _part_grasps(world: World, name: str, low: float) -> list[Grasp]:
             direction = np.array([*direction[:2], 0.0]) / np.linalg.norm(direction[:2])
             if np.ptp(corners @ direction) < 0.06:
                 for depth in (0.014, 0.009):
-                    grasps.append(Grasp(np.array([*center[:2], max(low + 0.006, corners[:, 2].max() - depth)]), direction, "part"))
+                    kind = "handle" if half.max() > 0.05 else "part"
+                    grasps.append(Grasp(np.array([*center[:2], max(low + 0.006, corners[:, 2].max() - depth)]), direction, kind))
     return grasps
 
 # %% ../../nbs/policies/libero_skills.ipynb #5976b1e6
@@ -160,20 +180,26 @@ class PickAndPlace(Arm):
     def __init__(self, world: World):
         super().__init__(world)
         self._failed: list[tuple[str, np.ndarray]] = []     # grasps that did not lift
+        self.held: Grasp | None = None                      # the last one tried
 
     def score(self, grasp: Grasp, name: str) -> float:
-        """Room around the gripper, less what makes a grasp awkward: turning the wrist, reaching to the far side, what failed before."""
+        """Room around the gripper, less what makes a grasp awkward: turning the wrist, reaching far, what failed before."""
         world = self.world
-        points = gripper_points(grasp.position, DOWN, grasp.finger, 0.08)
-        score = min(world.clearance(points, world.close_to(grasp.position, 0.3, world.others(name))).min(), 0.025)
+        points = gripper_points(grasp.position, grasp.approach, grasp.finger, 0.08)
+        hand = points[points[:, 2] > grasp.position[2] + 0.03]
+        way_down = np.concatenate([points] + [hand - back * grasp.approach for back in (0.04, 0.08, 0.12, 0.16)])
+        score = min(world.clearance(way_down, world.close_to(grasp.position, 0.35, world.others(name))).min(), 0.025)
         level = world.finger_axis[:2] / np.linalg.norm(world.finger_axis[:2])
-        score -= 0.004 * np.arccos(np.clip(abs(grasp.finger[:2] @ level), 0, 1))
+        score -= 0.004 * np.arccos(np.clip(abs(grasp.finger[:2] @ level) / np.linalg.norm(grasp.finger[:2]), 0, 1)) + 0.02 * grasp.lean
         centre = world.pos(name)[:2]
         outward = (centre - world.base[:2]) / np.linalg.norm(centre - world.base[:2])
         score -= 0.13 * max((grasp.position[:2] - centre) @ outward, -0.05)
-        if grasp.kind == "part":
+        stretch = np.linalg.norm(grasp.position - _WRIST_M * grasp.approach - world.base - [0, 0, _SHOULDER_M])
+        score -= 0.5 * max(stretch - _REACH_M, 0)                                           # a straight arm does not get away from there
+        if grasp.kind in ("part", "handle"):
+            score += 0.01 if grasp.kind == "handle" else 0.0
             own = world.clearance(points, world.geoms_of(name)).min()
-            score += 5 * min(own - 0.002, 0) + 0.3 * min(own, 0.004) - 0.1 * np.linalg.norm(grasp.position[:2] - centre)
+            score += 5 * min(own - 0.002, 0) + min(own, 0.012) - (0.05 if grasp.kind == "part" else 0.0) * np.linalg.norm(grasp.position[:2] - centre)
         score -= 0.02 * sum(failed == name and np.linalg.norm(grasp.position[:2] - xy) < 0.02 for failed, xy in self._failed)
         return score
 
@@ -188,16 +214,18 @@ class PickAndPlace(Arm):
             if not grasps:
                 return False
             grasp = max(grasps, key=lambda g: self.score(g, name) + (prefer(g) if prefer else 0.0))
-            log.debug("pick %s: %s at %s", name, grasp.kind, grasp.position.round(3))
+            log.debug("pick %s: %s at %s, lean %.2f, score %.4f", name, grasp.kind, grasp.position.round(3), grasp.lean, self.score(grasp, name))
             xy, height = grasp.position[:2], grasp.position[2]
             self.grip, self.width = _OPEN, None
             above = max(world.cloud(name)[:, 2].max() + 0.12, self.ceiling(world.eef[:2], xy, 0.05, name) + 0.03)
             yield from self.rise(above)
-            self.point(DOWN, grasp.finger)
-            yield from self.goto([*xy, max(world.eef[2], above)], 0.01, max_steps=80)
+            self.point(grasp.approach, grasp.finger)
+            yield from self.goto(grasp.position + grasp.approach * (max(world.eef[2], above) - height) / grasp.approach[2], 0.01, max_steps=80)
             yield from self.goto(grasp.position, 0.006, max_steps=40)
             self.grip = _CLOSED
             yield from self.hold(12, grasp.position)
+            self.held = grasp
+            log.debug("lift from %s, off by %s, opening %.3f", world.eef.round(3), (grasp.position - world.eef).round(3), world.opening)
             before = world.pos(name)[2]
             aside = self.way_up(name)
             if np.any(aside):
@@ -216,7 +244,7 @@ class PickAndPlace(Arm):
         world = self.world
         rest = world.close_to(world.eef, 0.4, world.others(name))
         cloud = world.cloud(name)
-        points = np.concatenate([cloud[:: max(1, len(cloud) // 60)], gripper_points(world.eef, DOWN, world.finger_axis, 0.04)])
+        points = np.concatenate([cloud[:: max(1, len(cloud) // 60)], gripper_points(world.eef, self.approach, world.finger_axis, 0.04)])
         column = np.concatenate([points + [0, 0, up] for up in (0.05, 0.09, 0.13, 0.17, 0.21)])
         if world.clearance(column, rest).min() > 0.008:
             return np.zeros(2)
@@ -258,11 +286,13 @@ class PickAndPlace(Arm):
             if np.linalg.norm(xy - here()) < 0.006:
                 break
             yield self.action([*(world.eef[:2] + xy - here()), level], 2.0)
+        log.debug("carried %s: off by %s, at %s", name, (xy - here()).round(3), world.eef.round(3))
         for _ in range(60):
             down = bottom - world.cloud(name)[:, 2].min()
             if down > -0.006:
                 break
             yield self.action([*(world.eef[:2] + xy - here()), world.eef[2] + down], 1.5)
+        log.debug("let go at %.3f above the aim", world.cloud(name)[:, 2].min() - bottom)
         return (yield from self.release())
 
     def release(self) -> Motion:
