@@ -1,5 +1,7 @@
-"""LiberoEnv against LIBERO's own environment, and what must not depend on how it is used. The quick part takes a minute or two: LIBERO is slow to begin with."""
-import json
+"""LiberoEnv against LIBERO's own environment, and what must not depend on how it is used.
+
+The quick part takes a minute or two: LIBERO is slow to begin with.
+"""
 import os
 import subprocess
 import sys
@@ -9,13 +11,10 @@ import pytest
 
 pytest.importorskip("libero", reason="hf-libero is not installed")
 pytest.importorskip("robosuite", reason="robosuite is not installed")
-from lerobot_nb.envs.base import EnvFactory
-from lerobot_nb.envs.config import make_env_config
-from lerobot_nb.envs.libero import CAMERAS, LiberoEnv, LiberoEnvConfig
-from lerobot_nb.envs.libero_paths import LiberoPaths, LiberoSetupError
+from lerobot_nb.envs.libero import CAMERAS, LiberoEnv
+from lerobot_nb.envs.libero_paths import LiberoPaths
 from lerobot_nb.envs.libero_scene import PRIVILEGED_SHAPES
-from lerobot_nb.envs.libero_tasks import SUITES, libero_task, list_tasks, read_init_states, task_names
-from lerobot_nb.envs.rendering import RenderingError
+from lerobot_nb.envs.libero_tasks import SUITES, libero_task, list_tasks
 
 SIZE = 128
 
@@ -42,8 +41,11 @@ def env():
 
 
 def plain_loop(suite: str, task_id: int, actions, init_state_id: int | None, seed: int, **kwargs):
-    """LIBERO's own environment with images at every step: what lerobot and others run. Returns its observations and simulator states after settling and after each action."""
-    import lerobot_nb.envs.libero_simulator                       # sets the library up
+    """LIBERO's own environment with images at every step: what lerobot and others run.
+
+    Returns its observations and simulator states after settling and after each action, and whether it was solved after each action.
+    """
+    import lerobot_nb.envs.libero_simulator  # noqa: F401 (sets the library up)
 
     LiberoPaths.find().apply()
     from libero.libero.envs import OffScreenRenderEnv
@@ -76,7 +78,7 @@ def as_plain(observation: dict) -> dict:
 
 
 def check_against_plain_loop(env, suite, task_id, init_state_id, n_actions, look_every, **kwargs):
-    """Random actions on the way to an object, so that things are touched and move, with a look now and then; then LIBERO's own environment with the same actions."""
+    """Random actions on the way to an object, so that things are touched and move, with a look now and then; the same actions in LIBERO's own environment."""
     options = {"init_state_id": init_state_id}
     observation, _ = env.reset(seed=7, options=options)
     reader, target = env._simulator.reader, reader_row(env, env.object_names[0])
@@ -258,7 +260,8 @@ assert not heavy, heavy
 
 def run_check(code: str, **variables: str) -> subprocess.CompletedProcess:
     """A process that fails; the processor time that it took is the child's own, whatever else runs on this machine."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID", "LEROBOT_NB_GL", "CUDA_VISIBLE_DEVICES")}
+    chosen = ("MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID", "LEROBOT_NB_GL", "CUDA_VISIBLE_DEVICES")
+    environment = {name: value for name, value in os.environ.items() if name not in chosen}
     code += "\nimport resource, sys; print('cpu', sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))"
     return subprocess.run([sys.executable, "-c", code], env=environment | variables, capture_output=True, text=True)
 
@@ -345,7 +348,7 @@ else:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("visible, device", [("", None), ("-1", None), ("1", None), ("1", "0"), ("0,1", "0"), ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", None)])
+@pytest.mark.parametrize("visible, device", [("", None), ("-1", None), ("1", None), ("1", "0"), ("0,1", "0"), ("GPU-8932f937-d72c-4106", None)])
 def test_episodes_under_cuda_variables(visible, device):
     variables = {"CUDA_VISIBLE_DEVICES": visible} | ({} if device is None else {"MUJOCO_EGL_DEVICE_ID": device})
     assert run_episode(**variables).stderr == ""
@@ -354,7 +357,11 @@ def test_episodes_under_cuda_variables(visible, device):
 @pytest.mark.slow
 def test_processes_agree():
     """The order of Python's sets differs from process to process; pictures and states must not."""
-    more = "import hashlib; print(hashlib.sha256(b''.join(p.tobytes() for p in observation['pixels'].values()) + env._simulator.problem.sim.get_state().flatten().tobytes()).hexdigest())"
+    more = """
+import hashlib
+arrays = [*observation["pixels"].values(), env._simulator.problem.sim.get_state().flatten()]
+print(hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest())
+"""
     digests = {run_episode(more, PYTHONHASHSEED=seed).stdout.splitlines()[0] for seed in ("0", "1", "2")}
     assert len(digests) == 1
 

@@ -157,9 +157,9 @@ first = libero_paths.LiberoPaths.find(download=True)
 assert first.assets_source == "Hugging Face hub" and (first.assets / "scenes" / "part.txt").read_text() == "scenes"
 assert libero_paths.LiberoPaths.find().assets_source == "cache of huggingface_hub"
 """
-    environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "no_proxy": "127.0.0.1"}
+    hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "no_proxy": "127.0.0.1"}
     try:
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-c", code], env=os.environ | hub, capture_output=True, text=True, timeout=120)
     finally:
         server.shutdown()
     assert done.returncode == 0, done.stderr

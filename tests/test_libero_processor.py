@@ -51,7 +51,8 @@ def test_batch_of_an_environment():
     batch = LiberoProcessor()(preprocess_observation(raw))
     assert sorted(batch) == ["observation.images.image", "observation.images.image2", "observation.state"]
     assert batch["observation.state"].shape == (3, 8) and batch["observation.state"].dtype is torch.float32
-    expected = np.concatenate([raw["robot_state"]["eef"]["pos"], axis_angle(torch.from_numpy(quaternion)).numpy(), raw["robot_state"]["gripper"]["qpos"]], axis=1)
+    position, fingers = raw["robot_state"]["eef"]["pos"], raw["robot_state"]["gripper"]["qpos"]
+    expected = np.concatenate([position, axis_angle(torch.from_numpy(quaternion)).numpy(), fingers], axis=1)
     assert np.array_equal(batch["observation.state"].numpy(), expected.astype(np.float32))
     turned = raw["pixels"]["image2"][:, ::-1, ::-1].transpose(0, 3, 1, 2).astype(np.float32) / 255
     assert np.array_equal(batch["observation.images.image2"].numpy(), turned)

@@ -151,7 +151,7 @@ class LiberoEnv(gymnasium.Env):
     def step(self, action: np.ndarray, observe: bool = True) -> tuple[dict | None, float, bool, bool, dict]:
         """One control step; `observe=False` renders nothing and leaves the observation out (None)."""
         if self._steps_left <= 0:
-            raise RuntimeError(f"{self.suite}/{self.task_id}: there is no running episode to step; call reset(seed=...) first, and again after an episode has ended")
+            raise RuntimeError(f"{self.suite}/{self.task_id}: no running episode to step; call reset(seed=...) first, and again after an episode has ended")
         action = np.asarray(action, dtype=np.float64)
         if action.shape != (7,) or not np.isfinite(action).all():
             raise ValueError(f"{self.suite}/{self.task_id}: an action is 7 finite numbers (x, y, z, three rotations, gripper), got {action.tolist()}")
@@ -183,7 +183,10 @@ class LiberoEnv(gymnasium.Env):
             return None
         n_states = len(self._files.init_states())
         if not 0 <= number < n_states:
-            raise ValueError(f"init_state_id={number!r}: {self.suite}/{self.task_id} has {n_states} stored initial states, 0 to {n_states - 1}; None places objects by the seed")
+            raise ValueError(
+                f"init_state_id={number!r}: {self.suite}/{self.task_id} has {n_states} stored initial states, 0 to {n_states - 1}; "
+                "None places the objects by the seed"
+            )
         return int(number)
 
     def _build(self) -> Any:
@@ -278,7 +281,9 @@ class LiberoEnvConfig(EnvConfig):
 
     @property
     def gym_kwargs(self) -> dict[str, Any]:
-        names = ("camera_name", "camera_name_mapping", "control_mode", "n_settle_steps", "render_camera", "visualization_height", "visualization_width", "assets")
+        names = (
+            "camera_name", "camera_name_mapping", "control_mode", "n_settle_steps", "render_camera", "visualization_height", "visualization_width", "assets",
+        )
         return super().gym_kwargs | {name: getattr(self, name) for name in names} | {"control_freq": self.fps}
 
     def env_factory(self, task: TaskInfo) -> EnvFactory:

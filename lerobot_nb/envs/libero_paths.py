@@ -66,7 +66,8 @@ def check_packages() -> None:
         )
     if not (package_folder("libero") / "libero" / "bddl_files").is_dir():
         raise LiberoSetupError(
-            f"the package 'libero' in {package_folder('libero')} has no folder libero/bddl_files, so it is not hf-libero: uninstall it and install hf-libero==0.1.4"
+            f"the package 'libero' in {package_folder('libero')} has no folder libero/bddl_files, so it is not hf-libero: "
+            "uninstall it and install hf-libero==0.1.4"
         )
 
 
@@ -76,7 +77,9 @@ def mujoco_warning() -> str | None:
     if version == MUJOCO_VERSION:
         return None
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
-    effect = "LIBERO's floors are darker from 3.3.3 on, which a policy trained on the usual pictures may not like" if numbers >= (3, 3, 3) else "other versions are untested"
+    effect = "other versions are untested"
+    if numbers >= (3, 3, 3):
+        effect = "LIBERO's floors are darker from 3.3.3 on, which a policy trained on the usual pictures may not like"
     return f"mujoco {version} is installed, LIBERO's pictures are those of {MUJOCO_VERSION}: {effect}. Back with: pip install mujoco=={MUJOCO_VERSION}"
 
 # %% ../../nbs/envs/libero_paths.ipynb #77850bb1
@@ -118,7 +121,8 @@ def _first_complete(candidates: Iterable[tuple[str, Path]]) -> tuple[str, Path] 
 
 
 def _no_assets() -> LiberoSetupError:
-    partial = [f"{folder} (no {', '.join(missing_asset_folders(folder))})" for _, folder in asset_candidates() if folder.is_dir() and missing_asset_folders(folder)]
+    folders = [folder for _, folder in asset_candidates() if folder.is_dir() and missing_asset_folders(folder)]
+    partial = [f"{folder} (no {', '.join(missing_asset_folders(folder))})" for folder in folders]
     incomplete = f"Incomplete and therefore not used: {'; '.join(partial)}.\n" if partial else ""
     return LiberoSetupError(
         f"LIBERO's assets (meshes and textures) are not on this machine.\n{incomplete}"
@@ -169,7 +173,8 @@ def download_assets() -> Path:
         raise LiberoSetupError(f"{_no_assets()}\nThe hub was asked and failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
     found = _first_complete([("hub", folder), ("hub", folder / "assets")])
     if found is None:
-        raise LiberoSetupError(f"{HUB_ASSETS} was fetched into {folder} but holds no {', '.join(missing_asset_folders(folder))}; name a complete folder: assets=/path/to/assets")
+        missing = ", ".join(missing_asset_folders(folder))
+        raise LiberoSetupError(f"{HUB_ASSETS} was fetched into {folder} but holds no {missing}; name a complete folder: assets=/path/to/assets")
     return found[1]
 
 # %% ../../nbs/envs/libero_paths.ipynb #e3c72257
@@ -249,7 +254,9 @@ class LiberoPaths:
             folder = Path(assets).expanduser()
             if missing_asset_folders(folder):
                 problem = f"holds no {', '.join(missing_asset_folders(folder))}" if folder.is_dir() else "does not exist"
-                raise LiberoSetupError(f"assets={str(assets)!r} {problem}. Name the folder that holds {', '.join(_ASSET_FOLDERS)}, or leave assets out to look for it.")
+                raise LiberoSetupError(
+                    f"assets={str(assets)!r} {problem}. Name the folder that holds {', '.join(_ASSET_FOLDERS)}, or leave assets out to look for it."
+                )
             return cls(*folders, folder.resolve(), "named explicitly")
         configured = [("config.yaml of LIBERO", Path(config["assets"]).expanduser())] if "assets" in config else []
         found = _first_complete([*configured, *asset_candidates()])
@@ -278,7 +285,8 @@ class LiberoPaths:
     def _entries(self) -> dict[str, str]:
         import json
 
-        entries = {"benchmark_root": self.bddl_files.parent, "bddl_files": self.bddl_files, "init_states": self.init_states, "datasets": self.bddl_files.parent / "datasets"}
+        root = self.bddl_files.parent
+        entries = {"benchmark_root": root, "bddl_files": self.bddl_files, "init_states": self.init_states, "datasets": root / "datasets"}
         if self.assets is not None:
             entries["assets"] = self.assets
         return {key: json.dumps(str(value)) for key, value in entries.items()}      # a JSON string is a YAML string

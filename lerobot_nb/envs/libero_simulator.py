@@ -341,6 +341,9 @@ class LiberoSimulator:
         self._reader: SceneReader | None = None
         self._observation: dict[str, np.ndarray] = {}
 
+    def __str__(self) -> str:
+        return f"{self.task.suite}/{self.task.task_id}"
+
     def reset(self, seed: int, init_state: np.ndarray | None = None, n_settle_steps: int = 10) -> None:
         """Begin an episode, decided by the arguments alone; `observation` is there afterwards.
 
@@ -357,7 +360,7 @@ class LiberoSimulator:
                 except RandomizationError as error:          # objects did not fit: the library draws again
                     failure = error
             else:
-                raise RuntimeError(f"{self.task.suite}/{self.task.task_id}: no placement of the objects found in {self._MAX_PLACEMENTS} attempts with seed {seed}") from failure
+                raise RuntimeError(f"{self}: no placement of the objects found in {self._MAX_PLACEMENTS} attempts with seed {seed}") from failure
         if init_state is not None:
             problem.looking = n_settle_steps == 0
             observation = self._set_init_state(init_state)
@@ -375,7 +378,7 @@ class LiberoSimulator:
         problem = self.problem
         expected = 1 + problem.sim.model.nq + problem.sim.model.nv
         if len(init_state) != expected:
-            raise ValueError(f"{self.task.suite}/{self.task.task_id}: the initial state has {len(init_state)} numbers, this scene {expected}; is it another task's?")
+            raise ValueError(f"{self}: the initial state has {len(init_state)} numbers, this scene {expected}; is it another task's?")
         problem.sim.set_state_from_flattened(np.asarray(init_state))
         problem.sim.forward()
         problem._check_success()

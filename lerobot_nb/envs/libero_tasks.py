@@ -97,7 +97,9 @@ def libero_task(suite: str, task_id: int, paths: LiberoPaths | None = None) -> L
 # %% ../../nbs/envs/libero_tasks.ipynb #51a6de1b
 class _ArrayUnpickler(pickle.Unpickler):
     """Builds numpy arrays and refuses everything else."""
-    _allowed = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+    _allowed = {
+        ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"),
+    }
 
     def find_class(self, module, name):
         if (module, name) not in self._allowed:
@@ -113,7 +115,9 @@ def read_init_states(file: Path) -> np.ndarray:
             [member] = [name for name in archive.namelist() if name.endswith("data.pkl")]
             states = _ArrayUnpickler(io.BytesIO(archive.read(member))).load()
     except (OSError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
-        raise LiberoSetupError(f"initial states can't be read from {file}: {error}. pip install --no-deps --force-reinstall hf-libero==0.1.4 brings the original") from error
+        raise LiberoSetupError(
+            f"initial states can't be read from {file}: {error}. pip install --no-deps --force-reinstall hf-libero==0.1.4 brings the original"
+        ) from error
     states = np.asarray(states, dtype=np.float64)
     states.setflags(write=False)
     return states
