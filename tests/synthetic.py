@@ -28,7 +28,7 @@ class Synthetic(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
 
     def __init__(self, task="a", render_mode=None, pixels=False, longest=60, step_s=0.0, reset_s=0.0, fault=None, fault_seed=None, fault_step=1, once=None,
-                 frame_size=(32, 48), construction_log=None):
+                 frame_size=(32, 48), construction_log=None, sloppy=False):
         self.task, self.render_mode, self.pixels, self.longest, self.step_s, self.reset_s = task, render_mode, pixels, longest, step_s, reset_s
         self.fault, self.fault_seed, self.fault_step, self.once, self.frame_size = fault, fault_seed, fault_step, once, tuple(frame_size)
         spaces = {"agent_pos": gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)}
@@ -36,7 +36,9 @@ class Synthetic(gymnasium.Env):
             spaces["pixels"] = gymnasium.spaces.Box(0, 255, (*self.frame_size, 3), np.uint8)
         self.observation_space = gymnasium.spaces.Dict(spaces)
         self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-        self.n_rendered = 0
+        self.n_rendered, self.sloppy = 0, sloppy
+        if sloppy:
+            self.observation_space = gymnasium.spaces.Dict({"agent_pos": gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)})
         if construction_log is not None:
             with open(construction_log, "a") as file:
                 file.write(f"{os.getpid()}\n")
@@ -66,6 +68,8 @@ class Synthetic(gymnasium.Env):
         if not observe:
             return None
         observation = {"agent_pos": self.position.copy()}
+        if self.sloppy:
+            observation["more"] = np.ones(2)
         if self.pixels:
             self.n_rendered += 1
             observation["pixels"] = self.render()
@@ -110,21 +114,24 @@ class Noisy(Policy):
     """Random actions from the episode's generator, and a pull that depends on what it sees. k: actions a look."""
     name, placements, batch_format = "noisy", ("driver", "worker"), "numpy"
 
-    def __init__(self, k=1, noise=1.0, fault=None, fault_seed=None):
-        self.k, self.noise, self.fault, self.fault_seed = k, noise, fault, fault_seed
+    def __init__(self, k=1, noise=1.0, fault=None, fault_seed=None, look_s=0.0):
+        self.k, self.noise, self.fault, self.fault_seed, self.look_s = k, noise, fault, fault_seed, look_s
         self.generators, self.seeds = {}, {}
 
     def begin_episode(self, slot, episode):
         assert slot not in self.generators, "an episode began in a slot whose last one had not ended"
-        self.generators[slot], self.seeds[slot] = episode.numpy_generator(), episode.spec.seed
         if self.fault == "raise_begin" and episode.spec.seed == self.fault_seed:
             raise KeyError("no such instruction")
+        self.generators[slot], self.seeds[slot] = episode.numpy_generator(), episode.spec.seed
 
     def end_episode(self, slot):
-        self.generators.pop(slot, None)
+        del self.generators[slot]
+        if self.fault == "raise_end" and self.seeds[slot] == self.fault_seed:
+            raise ValueError("nothing ends well")
 
     def predict(self, slots, batch):
         rows = []
+        time.sleep(self.look_s)
         for row, slot in enumerate(slots):
             pull = 0.1 * batch["agent_pos"][row, :2] + (batch["pixels"][row].mean() / 255 if "pixels" in batch else 0.0)
             rows.append(pull + self.noise * self.generators[slot].uniform(-1, 1, (self.k, 2)))
@@ -136,6 +143,19 @@ class Noisy(Policy):
                 if self.fault == "shape":
                     return np.zeros((len(slots), 1, 3))
         return np.stack(rows).astype(np.float32)
+
+
+class Remembering(Policy):
+    """Keeps what it saw, and looks whether it stays what it was."""
+    name, placements, batch_format = "remembering", ("driver", "worker"), "numpy"
+
+    def begin_episode(self, slot, episode):
+        self.seen = []
+
+    def predict(self, slots, batch):
+        self.seen.append((batch["agent_pos"], batch["agent_pos"].copy()))
+        assert all(np.array_equal(kept, copied) for kept, copied in self.seen), "an observation has changed"
+        return np.full((len(slots), 1, 2), 0.5, np.float32)
 
 
 class WholeBatch:

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from synthetic import Noisy, WholeBatch, synthetic_envs
+from synthetic import WholeBatch, synthetic_envs
 
 from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import EvalRun, evaluate, rerun_episode
 from lerobot_nb.evaluation.run_folder import RunFolder, RunFolderError
+from lerobot_nb.evaluation.runner import Runner
 from lerobot_nb.policies.base import PolicySpec
 from lerobot_nb.results.records import append_record, same_episode
 
@@ -150,7 +151,7 @@ def test_a_policy_that_fails(tmp_path, fault, words, placement):
 
 def test_a_non_finite_reward_is_written_as_null(tmp_path):
     run = evaluate(synthetic_envs(n_tasks=1, fault="nan_reward", fault_seed=1001, fault_step=2), noisy(), EvalConfig(3), output_dir=tmp_path / "run")
-    assert run.records()[1].sum_reward is None
+    assert run.records()[1].sum_reward is None and run.records()[1].max_reward is None
     json.loads((run.folder / "eval_info.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no strict JSON"))
 
 
@@ -337,7 +338,6 @@ def test_the_parent_does_not_grow(tmp_path):
     import tracemalloc
 
     from lerobot_nb.evaluation.plan import Plan
-    from lerobot_nb.evaluation.runner import Runner
 
     envs = synthetic_envs(n_tasks=2, longest=6)["synthetic"]
     runner = Runner(Plan(tuple(env.task for env in envs.values()), 1000), lambda task: envs[task.task_id].factories[0], noisy(), EvalConfig(1000, batch_size=4),
@@ -349,3 +349,190 @@ def test_the_parent_does_not_grow(tmp_path):
             sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     assert count == 2000 and sizes[-1] - sizes[0] < 200_000, sizes
+
+
+# --- what a close reading found: each of these went wrong once
+
+
+@pytest.mark.parametrize("placement", ["driver", "worker"])
+@pytest.mark.parametrize("max_retries", [0, 2])
+def test_an_idle_worker_that_dies_takes_no_record_with_it(expected, tmp_path, placement, max_retries):
+    """At the end of a plan workers have nothing left to do; what becomes of them does not matter to what they have done."""
+    class KillIdle:
+        start = log = close = lambda self, *args: None
+
+        def update(self, record, n_steps_total):
+            for seat in runners[0]._seats:
+                if seat.phase == "idle" and seat.worker is not None and not runners[0].schedule.n_left:
+                    os.kill(seat.worker.pid, signal.SIGKILL)
+                    killed.append(seat)
+
+    runners, killed = [], []
+    original = Runner.run
+
+    def run(self):
+        runners.append(self)
+        return original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runner, "run", run)
+        config = EvalConfig(6, batch_size=4, n_spare=0, max_retries=max_retries, placement=placement)
+        done = evaluate(synthetic_envs(step_s=0.001), noisy(), config, output_dir=tmp_path / "run", progress=KillIdle())
+    assert killed
+    assert_equal_runs(done, expected((1, 1.0), noisy(k=1, noise=1.0)))
+    assert (tmp_path / "run" / "episodes.jsonl").read_text().count("\n") == 18
+
+
+@pytest.mark.parametrize("fault", ["raise", "nan", "shape"])
+def test_an_episode_does_not_pay_for_its_neighbours(expected, tmp_path, fault):
+    config = EvalConfig(6, batch_size=6, max_batch=6, max_wait_s=0.05, max_error_rate=1.0, placement="driver")
+    run = evaluate(synthetic_envs(), noisy(fault=fault, fault_seed=1004), config, output_dir=tmp_path / "run")
+    for record, good in zip(run.records(), expected((1, 1.0), noisy(k=1, noise=1.0)).records(), strict=True):
+        if record.episode_index == 4:
+            assert record.end_reason == "error"
+        else:
+            assert same_episode(record, good) == []
+
+
+@pytest.mark.parametrize("way", [dict(use_async_envs=False, placement="driver"), dict(placement="driver"), dict(placement="worker")])
+def test_what_a_policy_keeps_does_not_change_under_its_hands(tmp_path, way):
+    policy = PolicySpec("synthetic:Remembering", {}).build()
+    run = evaluate(synthetic_envs(n_tasks=1), policy, EvalConfig(3, batch_size=1, **way), output_dir=tmp_path / "run")
+    assert run.status == "finished" and run.eval_info["overall"]["n_errors"] == 0, run.records()[0].error
+
+
+def test_the_policy_sees_what_the_space_promises_wherever_it_runs(tmp_path):
+    """The environment returns float64 and a key too many; the space says float32."""
+    ways = [dict(use_async_envs=False, placement="driver"), dict(placement="driver"), dict(placement="worker")]
+    runs = [evaluate(synthetic_envs(n_tasks=1, sloppy=True), noisy(), EvalConfig(4, **way), output_dir=tmp_path / str(number)) for number, way in enumerate(ways)]
+    for run in runs[1:]:
+        assert_equal_runs(run, runs[0])
+
+
+def test_tasks_with_different_spaces_are_not_mixed_in_one_batch(tmp_path):
+    from lerobot_nb.envs.config import make_env_config
+
+    config = make_env_config("gym", gym_id="CartPole-v1,Acrobot-v1", episode_length=30)
+    runs = [evaluate(config, "random", EvalConfig(2, batch_size=size, max_batch=size, max_wait_s=0.05, placement="driver"), output_dir=tmp_path / str(size)) for size in (1, 4)]
+    assert runs[1].eval_info["overall"]["n_errors"] == 0
+    assert_equal_runs(runs[1], runs[0])
+
+
+@pytest.mark.parametrize("placement", ["driver", "worker"])
+def test_a_policy_that_raises_at_the_end_of_an_episode(expected, tmp_path, placement):
+    run = evaluate(synthetic_envs(), noisy(fault="raise_end", fault_seed=1002), EvalConfig(6, batch_size=2, placement=placement), output_dir=tmp_path / "run")
+    assert_equal_runs(run, expected((1, 1.0), noisy(k=1, noise=1.0)))
+    assert run.manifest["times"]["n_replaced_workers"] == 0
+
+
+@pytest.mark.parametrize("way", [dict(placement="driver"), dict(placement="worker"), dict(placement="worker", use_async_envs=False)])
+def test_long_chunks_and_slow_policies_are_not_taken_for_hangs(tmp_path, way):
+    config = EvalConfig(2, batch_size=2, step_timeout_s=0.7, reset_timeout_s=0.7, max_retries=0, **way)
+    slow_steps = evaluate(synthetic_envs(n_tasks=1, step_s=0.2, longest=8), noisy(k=8), config, output_dir=tmp_path / "steps")
+    slow_policy = evaluate(synthetic_envs(n_tasks=1, longest=8), noisy(k=8, look_s=2.5), config, output_dir=tmp_path / "looks")
+    assert slow_steps.eval_info["overall"]["n_errors"] == slow_policy.eval_info["overall"]["n_errors"] == 0
+
+
+@pytest.mark.parametrize("placement", ["driver", "worker"])
+def test_a_run_that_was_frozen_goes_on(tmp_path, placement):
+    code = SCRIPT.format(tests=str(TESTS), n=10, folder=str(tmp_path / "run"), placement=placement, resume=False).replace("n_spare=1,", "n_spare=1, max_retries=0, step_timeout_s=2, reset_timeout_s=2,")
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    wait_for_records(tmp_path / "run", 3, process)
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(5)
+    os.killpg(process.pid, signal.SIGCONT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert EvalRun.load(tmp_path / "run").eval_info["overall"]["n_errors"] == 0
+
+
+@pytest.mark.parametrize("fault", ["raise", "raise_begin", None])
+def test_lock_step_with_state_and_faults(expected, tmp_path, fault):
+    policy = noisy(fault=fault, fault_seed=1002)
+    policy.lock_step, policy.placements = True, ("driver",)
+    run = evaluate(synthetic_envs(), policy, EvalConfig(6, batch_size=3, n_spare=2, max_error_rate=1.0), output_dir=tmp_path / "run")
+    for record, good in zip(run.records(), expected((1, 1.0), noisy(k=1, noise=1.0)).records(), strict=True):
+        if fault and record.episode_index == 2:
+            assert record.end_reason == "error" and record.attempt <= 2
+        else:
+            assert same_episode(record, good) == []
+
+
+@pytest.mark.parametrize("fault_step", [0, 3])
+def test_a_worker_lost_in_lock_step(tmp_path, fault_step):
+    plain = evaluate(synthetic_envs(), WholeBatch(), EvalConfig(6, batch_size=1), output_dir=tmp_path / "plain")
+    envs = synthetic_envs(fault="kill", fault_seed=1002, fault_step=fault_step, once=str(tmp_path / "once"))
+    run = evaluate(envs, WholeBatch(), EvalConfig(6, batch_size=4, n_spare=1), output_dir=tmp_path / "run")
+    assert_equal_runs(run, plain)
+
+
+def test_nohup_is_respected(tmp_path):
+    code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + SCRIPT.format(tests=str(TESTS), n=6, folder=str(tmp_path / "run"), placement="driver", resume=False)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    wait_for_records(tmp_path / "run", 3, process)
+    os.kill(process.pid, signal.SIGHUP)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and EvalRun.load(tmp_path / "run").status == "finished", output
+
+
+def test_a_run_with_too_many_errors_keeps_all_of_them_and_stays_stopped(tmp_path):
+    config = EvalConfig(6, batch_size=6, max_retries=0, max_error_rate=0.2)
+    envs = lambda: synthetic_envs(n_tasks=1, fault="raise", fault_seed=1001, fault_step=1)
+    run = evaluate(envs(), noisy(fault="raise", fault_seed=1002), config, output_dir=tmp_path / "run")
+    assert run.status == "stopped" and run.exit_code == 3
+    errors = [record for record in run.records() if record.end_reason == "error"]
+    assert len(errors) == 2 and run.reason.startswith("2 of 6")
+    again = evaluate(envs(), noisy(fault="raise", fault_seed=1002), config, output_dir=tmp_path / "run", resume=True)
+    assert again.status == "stopped" and again.exit_code == 3
+
+
+def test_no_film_of_an_interrupted_episode_is_left(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(tests=str(TESTS), n=40, folder=str(tmp_path / "run"), placement="worker", resume=False)
+         .replace("step_s=0.002", "step_s=0.002, render_mode='rgb_array'").replace("n_spare=1,", "n_spare=1, render='failures',")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    wait_for_records(tmp_path / "run", 6, process)
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=30)
+    run = EvalRun.load(tmp_path / "run")
+    recorded = {record.video_path for record in run.records()} - {None}
+    assert {f"videos/{path.name}" for path in (run.folder / "videos").iterdir()} == recorded
+
+
+def test_a_vector_environment_recovers_from_a_lost_worker():
+    from lerobot_nb.envs.base import EnvFactory
+    from lerobot_nb.envs.vector import LazyVectorEnv
+    from lerobot_nb.envs.workers import WorkerDied
+
+    env = LazyVectorEnv(EnvFactory("synthetic:Synthetic", {}), n_envs=2)
+    try:
+        before, _ = env.reset(seed=7)
+        os.kill(env._workers[1].pid, signal.SIGKILL)
+        time.sleep(0.2)
+        with pytest.raises(WorkerDied):
+            env.step(np.zeros((2, 2), np.float32))
+        after, _ = env.reset(seed=7)
+        assert np.array_equal(before["agent_pos"], after["agent_pos"])
+    finally:
+        env.close()
+    broken = LazyVectorEnv(EnvFactory("synthetic:Synthetic", {"no_such_argument": 1}), n_envs=2)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="no_such_argument"):
+            broken.reset(seed=0)
+
+
+def test_a_fork_server_that_hangs_is_noticed(tmp_path):
+    Path(tmp_path, "hangs_at_import.py").write_text("import time\ntime.sleep(600)\n")
+    code = textwrap.dedent(f"""
+        import os, sys
+        os.environ["PYTHONPATH"] = {str(tmp_path)!r}
+        sys.path.insert(0, {str(tmp_path)!r})
+        from lerobot_nb.envs.workers import Worker, WorkerHung, preload_modules
+        preload_modules(["hangs_at_import"])
+        try:
+            Worker(start_timeout_s=2)
+        except WorkerHung as error:
+            print("noticed", error)
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "noticed" in done.stdout, done.stderr

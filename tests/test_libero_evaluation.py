@@ -2,7 +2,6 @@
 import os
 
 import pytest
-from synthetic import Looking
 
 from lerobot_nb.envs.config import make_env_config
 from lerobot_nb.evaluation.config import EvalConfig

@@ -159,6 +159,10 @@ class EnvConfig:
         """What makes an episode easier or harder (time limits, settling, …), for the manifest and for the comparison of two runs."""
         return {"benchmark": self.type, "episode_length": self.episode_length, "fps": self.fps}
 
+    def needs_opengl(self, films: bool) -> bool:
+        """Whether MuJoCo draws: for the observation, or for videos (`films`)."""
+        return films or self.obs_type != "state"
+
     def check(self) -> list[str]:
         """Warnings about this machine, found in under two seconds; OSError with the cure where the benchmark can't run on it."""
         return []

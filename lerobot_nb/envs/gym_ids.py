@@ -216,6 +216,10 @@ class GymEnvConfig(EnvConfig):
             "success": "info['is_success'] or info['success'], where the environment reports it",
         }
 
+    def needs_opengl(self, films: bool) -> bool:
+        """For videos of MuJoCo's environments; the others draw in their own ways."""
+        return films and any("mujoco" in str(find_spec(gym_id).entry_point) for gym_id in split_names(self.gym_id, "gym_id"))
+
     def check(self) -> list[str]:
         """ImportError for a package that is missing, ValueError for an id that is not registered."""
         if self.package_name:

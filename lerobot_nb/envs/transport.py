@@ -54,10 +54,13 @@ class ObservationLayout:
         except TypeError:
             return None
 
-    def check(self, observation: Any) -> None:
-        """Raise ValueError for an array of another shape than the space promised."""
-        for path, shape, _, _ in self.leaves:
-            _leaf(observation, path, shape)
+    def cast(self, observation: Any) -> Any:
+        """The observation as its space describes it: the arrays of the space and no others, in its dtypes.
+
+        Raises ValueError for an array of another shape than the space promised, KeyError for one that is missing.
+        """
+        arrays = [np.asarray(_leaf(observation, path, shape), dtype=dtype) for path, shape, dtype, _ in self.leaves]
+        return _build(self._template, arrays)
 
     def views(self, block: Any) -> "ObservationViews":
         """The arrays of the observation, as views into `block`."""
@@ -70,19 +73,21 @@ class ObservationViews:
 
     def __init__(self, layout: ObservationLayout, arrays: list[np.ndarray]):
         self.layout, self.arrays = layout, arrays
-        self.tree = self._build(layout._template)
-
-    def _build(self, template: Any) -> Any:
-        if isinstance(template, dict):
-            return {key: self._build(inner) for key, inner in template.items()}
-        if isinstance(template, tuple):
-            return tuple(self._build(inner) for inner in template)
-        return self.arrays[template]
+        self.tree = _build(layout._template, arrays)
 
     def write(self, observation: Any) -> None:
         """Copy an observation in. Raises ValueError for an array of another shape than the space promised."""
         for (path, shape, _, _), view in zip(self.layout.leaves, self.arrays):
             view[...] = _leaf(observation, path, shape)
+
+
+def _build(template: Any, arrays: list[np.ndarray]) -> Any:
+    """The nested structure of a template, with an array in place of each number."""
+    if isinstance(template, dict):
+        return {key: _build(inner, arrays) for key, inner in template.items()}
+    if isinstance(template, tuple):
+        return tuple(_build(inner, arrays) for inner in template)
+    return arrays[template]
 
 
 def _leaf(observation: Any, path: tuple, shape: tuple[int, ...]) -> Any:

@@ -6,7 +6,8 @@
 __all__ = ['LazyVectorEnv', 'make_vector_envs']
 
 # %% ../../nbs/envs/vector.ipynb #00d8302f
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -135,15 +136,29 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
         """Workers with the right environments in them."""
         if self._workers and not self._warming:
             return
-        if not self._workers:
-            self._send_all("build")
-        self._warming = False
-        described = self._collect(self.reset_timeout_s)
+        with self._in_order():
+            if not self._workers:
+                self._send_all("build")
+            self._warming = False
+            try:
+                described = self._collect(self.reset_timeout_s)
+            except Exception:
+                self.close()                       # half of them may have no environment
+                raise
         spaces = [(one["observation_space"], one["action_space"]) for one in described]
         if any(pair != spaces[0] for pair in spaces):
             self.close()
             raise ValueError("the environments of a vector must have equal observation and action spaces; make a vector for each kind")
         self._described = described[0]
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """A lost worker, or an interruption between question and answer, ends all workers: nothing is left that waits for an answer."""
+        try:
+            yield
+        except (WorkerFault, KeyboardInterrupt, SystemExit):
+            self.close()
+            raise
 
     def _send_all(self, command: str) -> None:
         if self.env_config is not None:
@@ -162,18 +177,18 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             return True
         if self.pool.lend(self, self.num_envs, take_over=False) is None:
             return False
-        self._send_all("warm")
+        with self._in_order():
+            self._send_all("warm")
         self._warming = True
         return True
 
     def _collect(self, timeout_s: float, which: Sequence[int] | None = None) -> list:
-        """The answers of all workers that were asked; the first exception among them, after all have answered. A lost worker ends all of them."""
+        """The answers of all workers that were asked; the first exception among them, after all have answered."""
         answers, failure = [], None
         for index in range(self.num_envs) if which is None else which:
             try:
                 answers.append(self._workers[index].receive(timeout_s))
             except WorkerFault:
-                self.close()
                 raise
             except Exception as error:
                 failure = failure or error
@@ -181,11 +196,14 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             raise failure
         return answers
 
-    def _ask_all(self, command: str, arguments: Sequence[tuple], timeout_s: float) -> list:
+    def _ask(self, command: str, arguments: Sequence[tuple], timeout_s: float, which: Sequence[int] | None = None) -> list:
+        """One command for each environment (of those in `which`), and the answers."""
         self._start()
-        for worker, args in zip(self._workers, arguments):
-            worker.send(command, *args)
-        return self._collect(timeout_s)
+        which = range(self.num_envs) if which is None else which
+        with self._in_order():
+            for index, args in zip(which, arguments):
+                self._workers[index].send(command, *args)
+            return self._collect(timeout_s, which)
 
     # the Gymnasium interface
 
@@ -209,10 +227,8 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
         if not (mask | self._episodes).all():
             raise ValueError(f"environments {np.flatnonzero(~(mask | self._episodes)).tolist()} have no episode yet; the first reset must include them")
         which = np.flatnonzero(mask)
-        for index in which:
-            self._workers[index].send("reset", seeds[index], options or None)
         infos: dict = {}
-        for index, info in zip(which, self._collect(self.reset_timeout_s, which)):
+        for index, info in zip(which, self._ask("reset", [(seeds[index], options or None) for index in which], self.reset_timeout_s, which)):
             infos = self._add_scene(infos, info, index)
             infos = self._add_info(infos, info, index)
             self._observations[index] = self._workers[index].observation
@@ -236,14 +252,16 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             raise ValueError(f"{self.num_envs} environments need {self.num_envs} actions, got {len(actions)}")
         begin = active & self._ended & (self.autoreset_mode == AutoresetMode.NEXT_STEP)
         which = np.flatnonzero(active)
-        for index in which:
-            if begin[index]:
-                self._workers[index].send("reset", None, None)
-            else:
-                self._workers[index].send("step", actions[index])
+        with self._in_order():
+            for index in which:
+                if begin[index]:
+                    self._workers[index].send("reset", None, None)
+                else:
+                    self._workers[index].send("step", actions[index])
+            answers = self._collect(self.reset_timeout_s if begin.any() else self.step_timeout_s, which)
         rewards, infos = np.zeros(self.num_envs), {}
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
-        for index, answer in zip(which, self._collect(self.reset_timeout_s if begin.any() else self.step_timeout_s, which)):
+        for index, answer in zip(which, answers):
             if begin[index]:
                 info = answer
             else:
@@ -252,11 +270,12 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             ended = terminated[index] or truncated[index]
             if ended and self.autoreset_mode == AutoresetMode.SAME_STEP:
                 last = {"final_obs": _copied(self._observations[index]), "final_info": info}
-                info = self._workers[index].ask("reset", None, None, timeout_s=self.reset_timeout_s) | last
+                info = self._ask("reset", [(None, None)], self.reset_timeout_s, [index])[0] | last
                 self._observations[index] = self._workers[index].observation
             elif ended:
                 info = info | {"final_info": dict(info)}
             self._ended[index] = ended and self.autoreset_mode != AutoresetMode.SAME_STEP
+            infos = self._add_scene(infos, info, index)
             infos = self._add_info(infos, info, index)
         return self._batch(self._observations), rewards, terminated, truncated, infos
 
@@ -272,15 +291,15 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
 
     def render(self) -> tuple[np.ndarray, ...]:
         """A picture of each environment, (H, W, 3)."""
-        return tuple(self._ask_all("render", [()] * self.num_envs, self.step_timeout_s))
+        return tuple(self._ask("render", [()] * self.num_envs, self.step_timeout_s))
 
     def call(self, name: str, *args, **kwargs) -> tuple:
         """The method `name` of each environment, called; an attribute that is no method is returned as it is."""
-        return tuple(self._ask_all("call", [(name, args, kwargs)] * self.num_envs, self.reset_timeout_s))
+        return tuple(self._ask("call", [(name, args, kwargs)] * self.num_envs, self.reset_timeout_s))
 
     def get_attr(self, name: str) -> tuple:
         """The attribute of each environment. AttributeError where there is none; the workers live on."""
-        return tuple(self._ask_all("get_attr", [(name,)] * self.num_envs, self.step_timeout_s))
+        return tuple(self._ask("get_attr", [(name,)] * self.num_envs, self.step_timeout_s))
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set the attribute of each environment: one value for all, or a list or tuple with one each."""
@@ -288,7 +307,7 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ValueError(f"{self.num_envs} environments need {self.num_envs} values of {name!r}, got {len(values)}")
-        self._ask_all("set_attr", [(name, value) for value in values], self.step_timeout_s)
+        self._ask("set_attr", [(name, value) for value in values], self.step_timeout_s)
 
     def close(self, **kwargs) -> None:
         """End the workers. The environment can be used again: it starts new ones."""

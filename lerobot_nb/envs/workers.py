@@ -123,6 +123,10 @@ class EnvHost:
         if env is not None:
             env.close()
 
+    def close(self) -> None:
+        """The worker ends."""
+        self.release()
+
     def _live(self) -> Any:
         if self.env is None:
             raise RuntimeError("this worker has no environment yet: send it build(factory) first")
@@ -171,7 +175,10 @@ class _Server:
     def _match_space(self) -> bool:
         """Make a block for the environment's observations where its space is new; True if there is a new one to send."""
         env = self.host.env
-        if env is None or self.send_block is None or (self.space is not None and env.observation_space == self.space):
+        if env is None or self.send_block is None or env.observation_space is self.space:
+            return False
+        if self.space is not None and env.observation_space == self.space:
+            self.space = env.observation_space
             return False
         self.space, self.layout = env.observation_space, ObservationLayout.of(env.observation_space)
         self.views = None
@@ -241,7 +248,7 @@ def _worker_main(connection, host_path: str, environment: dict[str, str | None])
         pass                # the parent closed the pipe: the ordinary end of a worker
     finally:
         if host is not None:
-            host.release()
+            host.close()
 
 # %% ../../nbs/envs/workers.ipynb #3becd93f
 class WorkerFault(RuntimeError):
@@ -289,6 +296,31 @@ def preload_modules(modules: Sequence[str]) -> None:
         context.set_forkserver_preload(list(modules))
 
 
+def _start(process, timeout_s: float) -> None:
+    """Start a process; WorkerHung where the fork server, which imports the simulator first, doesn't get so far in time."""
+    failure: list[BaseException] = []
+
+    def start():
+        try:
+            with _starting():
+                process.start()
+        except BaseException as error:              # handed to the caller below
+            failure.append(error)
+
+    starter = threading.Thread(target=start, name="start a worker", daemon=True)
+    starter.start()
+    starter.join(timeout_s)
+    if starter.is_alive():
+        from multiprocessing import forkserver
+
+        server = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        if server is not None:
+            os.kill(server, signal.SIGKILL)         # what it was waiting for ends with it
+        raise WorkerHung(f"no worker process came up within {timeout_s:g} s; the modules that are imported first may hang")
+    if failure:
+        raise failure[0]
+
+
 @contextlib.contextmanager
 def _starting():
     """Hide the main module from new processes, and let their numerical libraries use one thread each unless the user said otherwise."""
@@ -319,24 +351,21 @@ class Worker:
     """
     local = False
 
-    def __init__(self, host: str = HOST, name: str = "lerobot_nb worker"):
+    def __init__(self, host: str = HOST, name: str = "lerobot_nb worker", start_timeout_s: float = 180.0):
         context = _context()
         self.name = name
         self.connection, child = context.Pipe(duplex=True)
         environment = {variable: os.environ.get(variable) for variable in _INHERITED}
-        with _starting():
-            self.process = context.Process(target=_worker_main, args=(child, host, environment), name=name, daemon=True)
-            self.process.start()
+        self.process = context.Process(target=_worker_main, args=(child, host, environment), name=name, daemon=True)
+        _start(self.process, start_timeout_s)
         child.close()
-        self.busy = False
+        self.pid = self.process.pid
+        self.busy = self._gone = False
+        self._exit_code: int | None = None
         self.started = False        # becomes True when the message that says "I am up" was read
         self._block: SharedBlock | None = None
         self._views = None
         self._loose: Any = None
-
-    @property
-    def pid(self) -> int | None:
-        return self.process.pid
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -419,27 +448,33 @@ class Worker:
         return self.receive(timeout_s)
 
     def _died(self) -> WorkerDied:
-        self.process.join(2.0)
-        code = self.process.exitcode
+        if not self._gone:
+            self.process.join(2.0)
+            self._exit_code = self.process.exitcode
+        code = self._exit_code
         self.busy = False
         return WorkerDied(f"{self.name} (process {self.pid}) ended {_explain_exit(code)}", code)
 
     @property
     def alive(self) -> bool:
-        return self.process.is_alive()
+        return not self._gone and self.process.is_alive()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the process: let it close its environment, and kill it where that takes longer than `timeout_s`."""
         self.connection.close()
-        self.process.join(timeout_s)
+        if not self._gone:
+            self.process.join(timeout_s)
         self.kill()
 
     def kill(self) -> None:
         """End the process at once."""
         self.connection.close()
-        if self.process.is_alive():
+        if not self._gone:
             self.process.kill()
             self.process.join(5.0)
+            if self.process.exitcode is not None:
+                self.process.close()               # its descriptors, at once
+            self._gone = True
         self._views = None
         if self._block is not None:
             self._block.close()
@@ -511,14 +546,16 @@ class LocalWorker:
         return True
 
     def close(self, timeout_s: float = 5.0) -> None:
-        self.host.release()
+        self.host.close()
 
     kill = close
 
 
-def start_worker(use_async_envs: bool = True, host: str = HOST, name: str = "lerobot_nb worker") -> Worker | LocalWorker:
+def start_worker(
+    use_async_envs: bool = True, host: str = HOST, name: str = "lerobot_nb worker", start_timeout_s: float = 180.0,
+) -> Worker | LocalWorker:
     """A worker in a process of its own, or (`use_async_envs=False`) in this one."""
-    return Worker(host, name) if use_async_envs else LocalWorker(host, name)
+    return Worker(host, name, start_timeout_s) if use_async_envs else LocalWorker(host, name)
 
 # %% ../../nbs/envs/workers.ipynb #b67b07fc
 class WorkerPool:

@@ -13,8 +13,7 @@ import logging
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,9 @@ def _benchmark(env: Any, policy: Policy, films: bool) -> _Benchmark:
         for vector in vectors.values():
             vector.close()
         env_config = next(iter(configs.values())) if len(configs) == 1 else None
+        foreign = [str(vector.factories[0]) for vector in vectors.values() if not isinstance(vector.factories[0], EnvFactory)]
+        if foreign:
+            raise ValueError(f"{foreign[0]} can't be sent to a worker; make the environments from EnvFactory('my_module:make_env'), or from an importable function")
         if env_config is None:
             tasks = [vector.task or TaskInfo(suite, task_id, f"{suite}-{task_id}", "") for (suite, task_id), vector in vectors.items()]
             return _Benchmark("environments", tasks, {key: vector.factories[0] for key, vector in vectors.items()})
@@ -156,11 +158,7 @@ def evaluate(
     if resume and output_dir is None:
         raise ValueError("resume=True needs output_dir, the folder of the run to go on with")
 
-    gl = None
-    if films or (env_config is not None and env_config.obs_type != "state"):
-        from lerobot_nb.envs.rendering import choose_gl_backend
-
-        gl = dataclasses.asdict(choose_gl_backend())
+    gl = _choose_gl(env_config, films)
     warnings = plan.warnings() + (env_config.check() if env_config is not None else [])
 
     folder = RunFolder(output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name))
@@ -173,12 +171,21 @@ def evaluate(
             "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),
             "warnings": warnings, "sessions": [],
         }
-        kept: list[EpisodeRecord] = []
+        kept = _Kept()
         if resume:
             manifest, kept = _take_up(folder, manifest, retry_errors)
         return _run(folder, manifest, plan, benchmark, policy, placement, config, kept, progress)
     finally:
         folder.close()
+
+
+def _choose_gl(env_config: Any, films: bool) -> dict | None:
+    """The OpenGL that MuJoCo draws with, where it draws; RenderingError where it can't."""
+    if env_config is None or not env_config.needs_opengl(films):
+        return None
+    from lerobot_nb.envs.rendering import choose_gl_backend
+
+    return dataclasses.asdict(choose_gl_backend())
 
 
 def _placement(config: EvalConfig, policy: Policy) -> str:
@@ -195,8 +202,10 @@ def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _run(folder, manifest, plan, benchmark, policy, placement, config, kept, progress) -> EvalRun:
-    from lerobot_nb.evaluation.video import remove_unfinished_videos, video_name
+def _run(
+    folder: RunFolder, manifest: dict, plan: Plan, benchmark: _Benchmark, policy: Policy, placement: str, config: EvalConfig, kept: "_Kept", progress: Any,
+) -> EvalRun:
+    from lerobot_nb.evaluation.video import video_name
     from lerobot_nb.results.rates import SuccessRate
 
     rule = config.render_rule
@@ -205,12 +214,11 @@ def _run(folder, manifest, plan, benchmark, policy, placement, config, kept, pro
         return folder.videos / video_name(spec.suite, spec.task_id, spec.episode_index) if rule.wanted(spec) else None
 
     env_config = benchmark.env_config
-    n_steps_before = sum(record.n_steps for record in kept)
     runner = Runner(
-        plan, benchmark.factory_of, policy, config, env_config=env_config, placement=placement, done={record.key for record in kept}, run_folder=folder.path,
+        plan, benchmark.factory_of, policy, config, env_config=env_config, placement=placement, done=kept.keys, run_folder=folder.path,
         video_path_of=video_path_of, preload=tuple(env_config.preload) if env_config is not None else (),
     )
-    runner.n_errors = sum(record.end_reason == "error" for record in kept)
+    runner.n_errors = kept.n_errors
     manifest["runner"] = {
         "placement": placement, "slots": runner.slots, "n_spare": runner.n_spare, "max_batch": runner.max_batch, "lock_step": policy.lock_step,
         "use_async_envs": config.use_async_envs,
@@ -218,7 +226,7 @@ def _run(folder, manifest, plan, benchmark, policy, placement, config, kept, pro
     session = {"started": _now(), "ended": None, "status": "running", "command": manifest["command"], "times": None}
     manifest["sessions"] = [*manifest["sessions"], session]
     folder.write_manifest(manifest)
-    remove_unfinished_videos(folder.videos)
+    _sweep_videos(folder)
 
     status, reason = "interrupted", None
     with _logged_to(folder.log_path), _signals_raise():
@@ -229,36 +237,112 @@ def _run(folder, manifest, plan, benchmark, policy, placement, config, kept, pro
             if progress is not None:
                 for warning in manifest["warnings"]:
                     progress.log(warning)
-                judged = [record.success for record in kept if record.evaluated and record.success is not None]
-                progress.start(len(plan), f"{benchmark.name}, {policy.name}", len(kept), SuccessRate(sum(judged), len(judged), runner.n_errors))
-            for record in runner.run():
-                folder.append(record)
-                if record.error is not None:
-                    log.warning("episode %s/%d/%d: %s", *record.key, record.error.strip().splitlines()[0])
-                if progress is not None:
-                    progress.update(record, n_steps_before + runner.times.n_steps)
+                progress.start(len(plan), f"{benchmark.name}, {policy.name}", len(kept.keys), SuccessRate(kept.n_success, kept.n_judged, kept.n_errors))
+            with contextlib.closing(runner.run()) as records:        # closed at once, also where a traceback keeps this frame alive
+                for record in records:
+                    folder.append(record)
+                    if record.error is not None:
+                        log.warning("episode %s/%d/%d: %s", *record.key, record.error.strip().splitlines()[0])
+                    if progress is not None:
+                        progress.update(record, kept.n_steps + runner.times.n_steps)
             status, reason = ("stopped", runner.stopped) if runner.stopped else ("finished", None)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             log.info("the run ends early: %s", reason)        # who called is told by the exception itself
             raise
         finally:
-            session |= {"ended": _now(), "status": status, "times": runner.times.summary(runner.slots)}
-            manifest |= {"status": status, "reason": reason, "ended": _now(), "times": session["times"]}
-            folder.write_manifest(manifest)
-            remove_unfinished_videos(folder.videos)
-            eval_s = sum((one["times"] or {}).get("wall_s", 0.0) for one in manifest["sessions"])
-            records = read_records(folder.episodes_path) if folder.episodes_path.exists() else ()
-            eval_info = build_eval_info(records, eval_s=eval_s, tasks=plan.tasks)
-            write_eval_info(folder.eval_info_path, eval_info)
-            if progress is not None:
-                progress.close()
+            with _undisturbed():
+                session |= {"ended": _now(), "status": status, "times": runner.times.summary(runner.slots)}
+                manifest |= {"status": status, "reason": reason, "ended": _now(), "times": session["times"]}
+                eval_info: dict = {}
+                failures = [failure for failure in (
+                    _tried(lambda: folder.write_manifest(manifest)),
+                    _tried(lambda: _sweep_videos(folder)),
+                    _tried(lambda: eval_info.update(_sum_up(folder, manifest, plan))),
+                    _tried(lambda: progress.close() if progress is not None else None),
+                ) if failure is not None]
+                for failure in failures:
+                    log.error("the run folder could not be finished: %s", failure)
+        if failures:                                  # without another exception on its way, this one is
+            raise failures[0]
         if reason:
             log.info("stopped: %s", reason)                   # who called reads it in `EvalRun.reason`
     return EvalRun(folder.path, manifest, eval_info, status, reason)
 
 
-def _take_up(folder: RunFolder, manifest: dict, retry_errors: bool) -> tuple[dict, list[EpisodeRecord]]:
+def _sum_up(folder: RunFolder, manifest: dict, plan: Plan) -> dict:
+    """eval_info.json, from the records on disk."""
+    eval_s = sum((one["times"] or {}).get("wall_s", 0.0) for one in manifest["sessions"])
+    records = read_records(folder.episodes_path) if folder.episodes_path.exists() else ()
+    eval_info = build_eval_info(records, eval_s=eval_s, tasks=plan.tasks)
+    write_eval_info(folder.eval_info_path, eval_info)
+    return eval_info
+
+
+def _sweep_videos(folder: RunFolder) -> None:
+    """Delete films that were not finished, and those whose episode was finished but not recorded: it will run again."""
+    from lerobot_nb.evaluation.video import remove_unfinished_videos
+
+    if not folder.videos.is_dir():
+        return
+    remove_unfinished_videos(folder.videos)
+    latest: dict[tuple, str | None] = {}
+    for record in read_records(folder.episodes_path) if folder.episodes_path.exists() else ():
+        latest[record.key] = record.video_path
+    recorded = set(latest.values())
+    for path in folder.videos.glob("*.mp4"):
+        if f"{folder.videos.name}/{path.name}" not in recorded:
+            path.unlink()
+
+
+def _tried(action: Callable[[], Any]) -> OSError | None:
+    """Do it; the OSError (a full disk, say) that kept it from being done."""
+    try:
+        action()
+    except OSError as error:
+        return error
+    return None
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the run folder is in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclass
+class _Kept:
+    """What stands of a run that is resumed: the keys of its episodes, and their counts."""
+    keys: set[tuple[str, int, int]] = field(default_factory=set)
+    n_success: int = 0
+    n_judged: int = 0
+    n_errors: int = 0
+    n_steps: int = 0
+
+
+def _kept(records: Iterable[EpisodeRecord], retry_errors: bool) -> _Kept:
+    latest = {record.key: (record.end_reason, record.success, record.n_steps) for record in records}
+    kept = _Kept()
+    for key, (end_reason, success, n_steps) in latest.items():
+        if end_reason == "interrupted" or (retry_errors and end_reason == "error"):
+            continue
+        kept.keys.add(key)
+        kept.n_steps += n_steps
+        kept.n_errors += end_reason == "error"
+        if end_reason != "error" and success is not None:
+            kept.n_judged += 1
+            kept.n_success += success
+    return kept
+
+
+def _take_up(folder: RunFolder, manifest: dict, retry_errors: bool) -> tuple[dict, _Kept]:
     """The manifest of the run that is resumed, and the records that stand. RunFolderError, naming it, where something that decides results has changed."""
     old = folder.manifest()
     different = []
@@ -271,10 +355,9 @@ def _take_up(folder: RunFolder, manifest: dict, retry_errors: bool) -> tuple[dic
         )
     changed = _differences("packages", old.get("packages"), manifest["packages"])
     warnings = manifest["warnings"] + [f"resumed with other versions than it was started with: {one}" for one in changed]
-    kept = [
-        record for record in folder.records()
-        if record.end_reason != "interrupted" and not (retry_errors and record.end_reason == "error")
-    ]
+    if manifest["policy_request"] is None and not manifest["policy"].get("weights_sha256"):
+        warnings.append("the policy is a Python object without weights to compare: whether it is the one that the run was started with can't be told")
+    kept = _kept(read_records(folder.episodes_path) if folder.episodes_path.exists() else (), retry_errors)
     return manifest | {"started": old["started"], "sessions": old["sessions"], "warnings": warnings}, kept
 
 
@@ -338,6 +421,7 @@ def _signals_raise() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]       # nohup, for one, has its reasons
     before = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
@@ -383,10 +467,7 @@ def rerun_episode(folder: str | os.PathLike, episode: str, *, video: bool = True
     config = dataclasses.replace(config, n_episodes=config.n_episodes, batch_size=1, n_spare=0, render="all" if video else "none", n_episodes_to_render=None)
     policy = make_policy(policy, env_config, **kwargs)
     benchmark = _benchmark(env_config, policy, video)
-    if video or benchmark.env_config.obs_type != "state":
-        from lerobot_nb.envs.rendering import choose_gl_backend
-
-        choose_gl_backend()
+    _choose_gl(benchmark.env_config, video)
     plan = Plan(tuple(benchmark.tasks), config.n_episodes, config.seed)
     wanted = before.key
     done = {spec.key for spec in plan if spec.key != wanted}

@@ -99,14 +99,14 @@ class Schedule:
     def take(self, current: int | None = None) -> EpisodeSpec | None:
         """The next episode for a worker whose simulator is that of task number `current`; None where nothing is left."""
         if self._again:
-            return self._again.popleft()
+            spec = self._again.popleft()
+            self._moves(current, self.task_index(spec))
+            return spec
         if current is None or not self._left[current]:
             chosen = self._choose()
             if chosen is None:
                 return None
-            if current is not None:
-                self._workers[current] -= 1
-            self._workers[chosen] += 1
+            self._moves(current, chosen)
             current = chosen
         skip, number = self._skip[current], self._next[current]
         while skip[number]:
@@ -114,6 +114,12 @@ class Schedule:
         self._next[current] = number + 1
         self._left[current] -= 1
         return self.plan.spec(current, number)
+
+    def _moves(self, current: int | None, chosen: int) -> None:
+        """A worker goes from one task to another."""
+        if current is not None:
+            self._workers[current] -= 1
+        self._workers[chosen] += 1
 
     def _choose(self) -> int | None:
         while self._fresh:

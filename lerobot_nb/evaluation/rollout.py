@@ -14,8 +14,8 @@ import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo
 from .config import EvalConfig
-from .episode import check_actions, make_batcher
-from ..policies.base import AdaptedPolicy, Batcher, Episode, Policy, make_policy
+from .episode import check_actions, end_policy_episode, make_batcher
+from ..policies.base import AdaptedPolicy, Episode, Policy, make_policy
 
 # %% ../../nbs/evaluation/rollout.ipynb #1b7eec0b
 def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_observations: bool = False) -> dict[str, Any]:
@@ -41,12 +41,13 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
                 task.max_episode_steps, info["scene"][slot] if "scene" in info else None) for slot in slots
     ]
     rows: dict[str, list] = {"action": [], "reward": [], "success": [], "done": []}
-    seen = []
+    seen, begun = [], []
     done = np.zeros(env.num_envs, dtype=bool)
     policy.begin_run()
     try:
         for slot in slots:
             policy.begin_episode(slot, episodes[slot])
+            begun.append(slot)
         while not done.all():
             actions = batcher.finish(policy.predict(slots, batcher(_rows(observation, slots), episodes)))
             for action in check_actions(actions, env.num_envs, env.single_action_space).swapaxes(0, 1):
@@ -62,8 +63,8 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
                 if done.all():
                     break
     finally:
-        for slot in slots:
-            policy.end_episode(slot)
+        for slot in begun:
+            end_policy_episode(policy, slot)
         policy.end_run()
     result = {name: torch.stack(values, dim=1) for name, values in rows.items()}
     if return_observations:
@@ -115,7 +116,6 @@ def eval_policy_all(
     Returns `{"per_task": […], "per_group": {…}, "overall": {…}}`, as in eval_info.json. The episodes' records are under "episodes" with `return_episode_data`.
     """
     import dataclasses
-    import tempfile
 
     from lerobot_nb.evaluation.evaluate import _benchmark, _config_of, _placement
     from lerobot_nb.evaluation.plan import Plan

@@ -7,6 +7,7 @@ __all__ = ['log', 'package_versions', 'machine', 'git_commit', 'RunFolderError',
 
 # %% ../../nbs/evaluation/run_folder.ipynb #602045ed
 import datetime
+import errno
 import json
 import logging
 import os
@@ -148,8 +149,10 @@ def _lock_file(file) -> bool:
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        log.warning("the file system can't lock (%s); don't let two runs write to one folder", error.strerror)
     return True
 
 

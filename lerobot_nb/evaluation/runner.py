@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
-from ..envs.workers import LocalWorker, Worker, WorkerDied, WorkerFault, WorkerHung, close_workers, preload_modules, start_worker
+from ..envs.workers import LocalWorker, Worker, WorkerFault, WorkerHung, close_workers, preload_modules, start_worker
 from .config import EvalConfig
-from .episode import HEARTBEAT_S, EpisodeJob, PolicyError, check_actions, decode_reply, encode_chunk, make_batcher, row_error
+from lerobot_nb.evaluation.episode import (
+    HEARTBEAT_S, EpisodeJob, PolicyError, check_actions, decode_heartbeat, decode_reply, encode_chunk, end_policy_episode, make_batcher, row_error,
+)
 from .plan import Plan, Schedule
 from ..policies.base import Batcher, Episode, Policy
 from ..results.records import EpisodeRecord
@@ -47,6 +49,8 @@ class _Seat:
     slot: int | None = None
     episode: Episode | None = None
     action_space: Any = None
+    signature: Any = None       # of observations and actions: only equal ones fit into one batch
+    requeue: bool = False       # while "abandoning": the episode runs again, without a record of this attempt
     deadline: float = float("inf")
     policy_s: float = 0.0
     n_steps: int = 0
@@ -118,7 +122,10 @@ class Runner:
         self._waiting: list[_Seat] = []
         self._waiting_since = 0.0
         self._cohort: list[_Seat | None] = []    # lock-step: the seats that began together
+        self._cohort_slots: list[int] = []       # lock-step: their slots, which end together
+        self._alone: set[tuple] = set()          # keys of episodes that the policy is asked about alone
         self._attempts: dict[tuple, int] = {}
+        self._extra_attempts: dict[tuple, int] = {}     # those that were no fault of the episode
         self._records: deque[EpisodeRecord] = deque()
         self._local_done: deque[_Seat] = deque()
         self._factories: dict[int, EnvFactory] = {}
@@ -127,19 +134,23 @@ class Runner:
     def run(self) -> Iterator[EpisodeRecord]:
         """Records in the order in which episodes end. Workers are gone when the iteration ends, also by an exception or by closing the generator."""
         began = time.perf_counter()
-        self._selector = selectors.DefaultSelector()
         preload_modules((*self.preload, "lerobot_nb.evaluation.episode"))
-        if self.placement == "driver":
+        self._check_error_rate()
+        in_driver = self.placement == "driver"
+        if in_driver:
             self._batcher = Batcher(self.policy, *self.processors) if self.processors is not None else make_batcher(self.policy, self.env_config)
-        self.policy.begin_run()
+            self.policy.begin_run()
+        self._selector = selectors.DefaultSelector()
         try:
-            yield from self._loop()
+            if not self.stopped:
+                yield from self._loop()
         finally:
             try:
                 close_workers([seat.worker for seat in self._seats if seat.worker is not None])
             finally:
                 self._selector.close()
-                self.policy.end_run()
+                if in_driver:
+                    self.policy.end_run()
                 self.times.wall_s += time.perf_counter() - began
 
     def slot_seconds(self) -> float:
@@ -148,7 +159,7 @@ class Runner:
         return self.times.slot_s + sum(now - seat.begun for seat in self._seats if seat.slot is not None or seat.phase == "whole")
 
     def _loop(self) -> Iterator[EpisodeRecord]:
-        next_look_around = 0.0
+        next_look_around, last_pass, policy_s = 0.0, time.monotonic(), 0.0
         while True:
             for seat in self._seats:
                 if seat.phase == "idle" and self.schedule.n_left:
@@ -158,16 +169,21 @@ class Runner:
             acted = self._act()
             while self._records:
                 yield self._records.popleft()
-                if self.stopped:
-                    return
+            if self.stopped:
+                return
             # nothing to compute: wait for a worker. With something computed: only take what is there already.
             for seat in self._readable(0.0 if acted else self._patience()):
                 self._take(seat)
             now = time.monotonic()
+            asleep = now - last_pass - (self.times.policy_s - policy_s) - _LOOK_AROUND_S
+            last_pass, policy_s = now, self.times.policy_s
+            if asleep > 1.0:                    # stopped by Ctrl-Z, or by a slow consumer of the records: time that nobody was given
+                for seat in self._seats:
+                    seat.deadline += asleep
             if now > next_look_around:
                 next_look_around = now + _LOOK_AROUND_S
                 for seat in self._seats:
-                    if now > seat.deadline:
+                    if now > seat.deadline and not seat.worker.connection.poll(0):      # an answer that waits to be read is in time
                         allowed = "start" if seat.phase == "starting" else "build and reset" if seat.phase == "preparing" else "step"
                         self._lost(seat, WorkerHung(f"worker {seat.number} gave no answer in the time allowed to {allowed}"))
                 self.on_steps(self.times.n_steps)
@@ -190,10 +206,11 @@ class Runner:
         seat.policy_s, seat.n_steps = 0.0, 0
         try:
             if seat.worker is None:
-                seat.worker = start_worker(self.config.use_async_envs, _HOST, f"worker {seat.number}")
+                seat.worker = start_worker(self.config.use_async_envs, _HOST, f"worker {seat.number}", self.config.start_timeout_s)
                 if not seat.worker.local:
                     self._selector.register(seat.worker.connection, selectors.EVENT_READ, seat)
-                    seat.phase, seat.deadline = "starting", time.monotonic() + self.config.start_timeout_s
+                    seat.phase = "starting"
+                    self._allow(seat, self.config.start_timeout_s)
                     return
             self._launch(seat)
         except WorkerFault as fault:
@@ -202,11 +219,17 @@ class Runner:
     def _launch(self, seat: _Seat) -> None:
         seat.begun = time.perf_counter()
         if self.placement == "worker":
-            seat.phase, seat.deadline = "whole", time.monotonic() + self.config.reset_timeout_s + self.config.step_timeout_s
+            seat.phase = "whole"
+            self._allow(seat, self.config.reset_timeout_s + self.config.step_timeout_s)
             self._send(seat, "run_episode", seat.job, self.policy.spec, self._policy_argument)
         else:
-            seat.phase, seat.deadline = "preparing", time.monotonic() + self.config.reset_timeout_s
+            seat.phase = "preparing"
+            self._allow(seat, self.config.reset_timeout_s)
             self._send(seat, "prepare", seat.job)
+
+    def _allow(self, seat: _Seat, seconds: float) -> None:
+        """Give the worker a deadline for its answer. One in this process can't be watched: it answers before the next line runs."""
+        seat.deadline = float("inf") if seat.worker.local else time.monotonic() + seconds
 
     def _send(self, seat: _Seat, command: str, *args) -> None:
         seat.worker.send(command, *args)
@@ -233,6 +256,9 @@ class Runner:
     def _take(self, seat: _Seat) -> None:
         """Take a worker's answer, and what follows from it."""
         worker = seat.worker
+        if seat.phase == "idle":                   # readable without work: the process is gone, and no episode with it
+            self._replace(seat)
+            return
         try:
             if seat.phase == "starting":
                 worker.wait_started(self.config.step_timeout_s)
@@ -263,19 +289,21 @@ class Runner:
                 self._now_waiting(seat)
         elif seat.phase == "preparing":
             seat.phase, seat.deadline = "prepared", float("inf")
-            seat.action_space = value["action_space"]
+            seat.action_space, seat.signature = value["action_space"], value["signature"]
             seat.episode = Episode(seat.job.spec, seat.job.task, seat.action_space, seat.job.task.max_episode_steps, value["scene"])
             self._prepared.append(seat)
         elif seat.phase == "whole":
             if isinstance(value, bytes):           # a heartbeat
-                n_steps, _ = decode_reply(value)
-                seat.deadline = time.monotonic() + HEARTBEAT_S + self.config.step_timeout_s
+                n_steps, thinking = decode_heartbeat(value)
+                self._allow(seat, float("inf") if thinking else HEARTBEAT_S + self.config.step_timeout_s)
             else:
                 n_steps = value.n_steps
             self.times.n_steps += n_steps - seat.n_steps
             seat.n_steps = n_steps
             if not isinstance(value, bytes):
                 self._finished(seat, value)
+        elif seat.phase == "abandoning" and seat.requeue:
+            self._again(seat)
         elif seat.phase == "abandoning":
             value.policy_s = seat.policy_s
             self._finished(seat, value)
@@ -300,19 +328,24 @@ class Runner:
         if self.config.max_wait_s and len(waiting) < self.max_batch and time.monotonic() < self._waiting_since + self.config.max_wait_s:
             if any(seat.phase in ("acting", "preparing") for seat in self._seats):
                 return False
-        batch, self._waiting = waiting[: self.max_batch], waiting[self.max_batch:]
+        first = waiting[0]
+        batch = [first]
+        if first.job.spec.key not in self._alone:
+            batch += [seat for seat in waiting[1:] if seat.signature == first.signature and seat.job.spec.key not in self._alone][: self.max_batch - 1]
+        self._waiting = [seat for seat in waiting if seat not in batch] if len(batch) < len(waiting) else []
         self._ask_policy(batch)
         return True
 
     def _begin(self, seat: _Seat) -> None:
-        seat.slot = self._free_slots.pop()
-        if seat.begun:
-            seat.begun = time.perf_counter()
+        slot = self._free_slots.pop()
+        seat.begun = time.perf_counter()
         try:
-            self.policy.begin_episode(seat.slot, seat.episode)
+            self.policy.begin_episode(slot, seat.episode)
         except Exception as error:
+            self._free_slots.append(slot)
             self._abandon(seat, _policy_raised(error))
             return
+        seat.slot = slot
         self._now_waiting(seat)
 
     def _ask_policy(self, seats: list[_Seat], rows: list[_Seat] | None = None) -> None:
@@ -325,24 +358,26 @@ class Runner:
             actions = check_actions(actions, len(rows), rows[0].action_space)
         except Exception as error:
             text = str(error) if isinstance(error, PolicyError) else _policy_raised(error)
+            if len(rows) > 1:                  # whose fault is it? Each runs again, from its spec, and the policy is asked about it alone
+                log.warning("%s; the %d episodes of the batch run again, each alone", text.splitlines()[0], len(seats))
             for seat in seats:
-                self._abandon(seat, text)
+                self._abandon(seat, text, requeue=len(rows) > 1)
             return
         elapsed = time.perf_counter() - started
         self.times.policy_s += elapsed
         self.times.n_batches += 1
         self.times.n_looks += len(seats)
-        deadline = time.monotonic() + self.config.step_timeout_s * actions.shape[1]
         all_finite = row_error(actions) is None
         for row, chunk in zip(rows, actions):
             if row.worker is None:                       # lock-step: the episode of this row is over
                 continue
+            self._allow(row, self.config.step_timeout_s * len(chunk))
             row.policy_s += elapsed / len(rows)
             problem = None if all_finite else row_error(chunk)
             if problem:
                 self._abandon(row, problem)
                 continue
-            row.phase, row.deadline = "acting", deadline
+            row.phase = "acting"
             try:
                 row.worker.send_bytes(encode_chunk(chunk))
             except WorkerFault as fault:
@@ -354,23 +389,27 @@ class Runner:
     def _act_in_lock_step(self) -> bool:
         """All slots begin together, act together, and none begins anew before all have ended. Rows whose episode is over keep their last observation."""
         if not self._cohort:
-            under_way = sum(seat.phase in ("starting", "preparing") for seat in self._seats)
+            under_way = sum(seat.phase in ("starting", "preparing", "abandoning") for seat in self._seats)
             wanted = min(self.slots, len(self._prepared) + under_way + self.schedule.n_left)
-            if not wanted or len(self._prepared) < wanted:
+            alone = [seat for seat in self._prepared if seat.job.spec.key in self._alone][:1]
+            if not wanted or (len(self._prepared) < wanted and not alone) or len(self._free_slots) < self.slots:
                 return False
-            for _ in range(wanted):
-                seat = self._prepared.popleft()
-                self._cohort.append(seat)
+            self._cohort = alone or [seat for seat in self._prepared if seat.signature == self._prepared[0].signature][:wanted]
+            for seat in list(self._cohort):
+                self._prepared.remove(seat)
                 self._begin(seat)
-            if len(self._waiting) < len(self._cohort):      # the policy raised in begin_episode
-                for seat in self._waiting:
-                    self._abandon(seat, "the policy could not begin the other episodes of its batch")
+            self._cohort_slots = [seat.slot for seat in self._cohort if seat.slot is not None]
+            if len(self._cohort_slots) < len(self._cohort):         # the policy raised in begin_episode: the others begin again without that one
+                for seat in list(self._waiting):
+                    self._abandon(seat, "the policy could not begin the other episodes of its batch", requeue=True)
                 self._waiting, self._cohort = [], []
+                self._end_cohort()
                 return False
             self._rows = [_Seat(seat.number, slot=seat.slot, episode=seat.episode, action_space=seat.action_space) for seat in self._cohort]
         alive = [seat for seat in self._cohort if seat is not None]
         if not alive:
             self._cohort = []
+            self._end_cohort()
             return False
         if len(self._waiting) < len(alive):
             return False
@@ -380,6 +419,12 @@ class Runner:
                 seat.looked_at = row.looked_at = _copy(seat.worker.observation)
         self._ask_policy(alive, [seat if seat is not None else row for seat, row in zip(self._cohort, self._rows)])
         return True
+
+    def _end_cohort(self) -> None:
+        for slot in self._cohort_slots:
+            end_policy_episode(self.policy, slot)
+            self._free_slots.append(slot)
+        self._cohort_slots = []
 
     # ends of episodes
 
@@ -391,33 +436,54 @@ class Runner:
         if seat in self._cohort:
             self._cohort[self._cohort.index(seat)] = None
         if seat.slot is not None:
-            self.policy.end_episode(seat.slot)
-            self._free_slots.append(seat.slot)
+            if not self.policy.lock_step:          # in lock-step the rows of a batch end together
+                end_policy_episode(self.policy, seat.slot)
+                self._free_slots.append(seat.slot)
             self.times.slot_s += time.perf_counter() - seat.begun
             seat.slot = None
         elif seat.phase == "whole":
             self.times.slot_s += time.perf_counter() - seat.begun
-        seat.phase, seat.deadline, seat.looked_at, seat.episode = "idle", float("inf"), None, None
+        seat.phase, seat.deadline, seat.looked_at, seat.episode, seat.job, seat.requeue = "idle", float("inf"), None, None, None, False
 
     def _finished(self, seat: _Seat, record: EpisodeRecord) -> None:
         self._leave_slot(seat)
         self._attempts.pop(record.key, None)
+        self._extra_attempts.pop(record.key, None)
+        self._alone.discard(record.key)
         self._records.append(record)
         if record.end_reason == "error":
             self.n_errors += 1
-            if self.n_errors > self.config.max_error_rate * len(self.plan):
-                self.stopped = (
-                    f"{self.n_errors} of {len(self.plan)} episodes ended in an error, more than max_error_rate={self.config.max_error_rate:g} allows; "
-                    f"the last one: {record.error.strip().splitlines()[0] if record.error else 'unknown'}"
-                )
+            self._check_error_rate(record.error)
 
-    def _abandon(self, seat: _Seat, error: str) -> None:
-        """The policy can't go on with this episode; the worker can."""
-        seat.phase, seat.deadline = "abandoning", time.monotonic() + self.config.step_timeout_s
+    def _check_error_rate(self, last: str | None = None) -> None:
+        if self.n_errors > self.config.max_error_rate * len(self.plan):
+            self.stopped = (
+                f"{self.n_errors} of {len(self.plan)} episodes ended in an error, more than max_error_rate={self.config.max_error_rate:g} allows"
+                + (f"; the last one: {last.strip().splitlines()[0]}" if last else "")
+            )
+
+    def _abandon(self, seat: _Seat, error: str, requeue: bool = False) -> None:
+        """The policy can't go on with this episode; the worker can. requeue: run it again, and ask the policy about it alone."""
+        seat.phase, seat.requeue = "abandoning", requeue
+        self._allow(seat, self.config.step_timeout_s)
         try:
             self._send(seat, "abandon", error)
         except WorkerFault:
-            self._give_up(seat, error)
+            if requeue:
+                self._replace(seat)
+                self._again(seat)
+            else:
+                self._replace(seat)
+                self._give_up(seat, error)
+
+    def _again(self, seat: _Seat) -> None:
+        """Back into the schedule, to be asked about alone."""
+        spec, attempt = seat.job.spec, seat.job.attempt
+        self._leave_slot(seat)
+        self._alone.add(spec.key)
+        self._attempts[spec.key] = attempt + 1
+        self._extra_attempts[spec.key] = 1
+        self.schedule.put_back(spec)
 
     def _give_up(self, seat: _Seat, error: str) -> None:
         """Record an error without trying again. Steps of an attempt that was lost are not counted."""
@@ -435,7 +501,7 @@ class Runner:
         traceback = getattr(fault, "remote_traceback", None)
         self._replace(seat)
         spec, attempt = seat.job.spec, seat.job.attempt
-        if attempt <= self.config.max_retries:
+        if attempt - self._extra_attempts.get(spec.key, 0) <= self.config.max_retries:
             log.warning("episode %s, attempt %d: %s; it is tried again", spec, attempt, text.splitlines()[0])
             self._leave_slot(seat)
             self._attempts[spec.key] = attempt + 1

@@ -76,7 +76,7 @@ class Policy:
     batch_format: "torch" gives `predict` what `preprocess_observation` and the environment's processors make of the observations;
         "numpy" gives it the environment's own observations, stacked.
     needs_privileged: the policy reads `batch["privileged"]`, the ground truth that scripted experts use.
-    needs_images: whether anything must be rendered for it.
+    needs_images: whether it looks at images; where it doesn't, the notebook and the command line ask for states unless told otherwise.
     n_action_steps: most actions that one `predict` returns for a slot; informative.
     lock_step: all slots must begin, act and end together, because only the whole batch can be reset.
     """
@@ -107,7 +107,7 @@ class Policy:
         raise NotImplementedError(f"{type(self).__name__} does not say how it acts: override predict(slots, batch)")
 
     def end_episode(self, slot: int) -> None:
-        """The episode in `slot` is over."""
+        """The episode in `slot`, which has begun, is over. In lock-step it is called when the last episode of the batch is."""
 
     def check_tasks(self, tasks: Sequence[TaskInfo]) -> None:
         """Raise ValueError naming the tasks that this policy can't do; called before anything runs."""
@@ -122,7 +122,7 @@ def stack_observations(observations: Sequence[Any]) -> Any:
     first = observations[0]
     if isinstance(first, dict):
         return {key: stack_observations([observation[key] for observation in observations]) for key in first}
-    return np.stack(observations) if len(observations) > 1 else np.asarray(first)[None]
+    return np.stack(observations) if len(observations) > 1 else np.array(first)[None]      # a copy in any case: what a policy keeps must not change
 
 
 class Batcher:
@@ -211,10 +211,10 @@ class AdaptedPolicy(Policy):
         import torch
 
         if self._fresh:                                    # lock-step: all slots begin together, and the batch is reset once
-            if self._fresh != set(slots):
-                raise RuntimeError(f"{self.name} can only be reset as a whole batch, but slots {sorted(self._fresh)} begin among {list(slots)}")
+            fresh, self._fresh = self._fresh, set()
+            if fresh != set(slots):
+                raise RuntimeError(f"{self.name} can only be reset as a whole batch, but slots {sorted(fresh)} begin among {list(slots)}")
             self.policy.reset()
-            self._fresh = set()
         if self.device is not None:
             batch = {key: value.to(self.device) if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
         extra = {"generators": [self._generators[slot] for slot in slots]} if self._takes_generators else {}
@@ -226,6 +226,10 @@ class AdaptedPolicy(Policy):
                 actions = self.postprocessor(actions)
         actions = actions.detach().cpu().float().numpy() if isinstance(actions, torch.Tensor) else np.asarray(actions)
         return actions[:, None] if self.lock_step else actions[:, : self.n_action_steps]
+
+    def end_episode(self, slot):
+        self._fresh.discard(slot)
+        self._generators.pop(slot, None)
 
     def identity(self):
         return super().identity() | {
