@@ -9,7 +9,6 @@ __all__ = ['task_descriptions', 'build_parser', 'main']
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ..envs.base import TaskInfo
