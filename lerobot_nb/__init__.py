@@ -5,16 +5,18 @@ __version__ = "0.1.0"
 # `import lerobot_nb` costs nothing and a worker process loads only what it uses.
 _HOMES = {
     "lerobot_nb.envs.base": ("EnvFactory", "EpisodeSpec", "FeatureType", "PolicyFeature", "TaskInfo"),
-    "lerobot_nb.envs.config": ("EnvConfig", "make_env_config"),
+    "lerobot_nb.envs.config": ("EnvConfig", "env_to_policy_features", "make_env_config"),
     "lerobot_nb.envs.factory": ("make_env", "make_env_pre_post_processors"),
-    "lerobot_nb.envs.processors": ("add_envs_task", "check_env_attributes_and_types", "close_envs", "preprocess_observation"),
+    "lerobot_nb.envs.processors": ("ProcessorPipeline", "add_envs_task", "check_env_attributes_and_types", "close_envs", "preprocess_observation"),
     "lerobot_nb.envs.rendering": ("GlChoice", "RenderingError", "choose_gl_backend"),
     "lerobot_nb.envs.vector": ("LazyVectorEnv",),
-    "lerobot_nb.policies.base": ("Episode", "Policy", "make_policy", "register_policy"),
+    "lerobot_nb.policies.base": ("AdaptedPolicy", "Episode", "Policy", "make_policy", "register_policy"),
     "lerobot_nb.results.rates": ("SuccessRate", "wilson_interval"),
-    "lerobot_nb.results.records": ("EpisodeRecord", "read_records"),
+    "lerobot_nb.results.records": ("EpisodeRecord", "read_records", "same_episode"),
+    "lerobot_nb.results.report": ("Report",),
     "lerobot_nb.evaluation.config": ("EvalConfig",),
     "lerobot_nb.evaluation.evaluate": ("EvalRun", "evaluate", "rerun_episode", "resume_run"),
+    "lerobot_nb.evaluation.parameters": ("EvalParameters",),
     "lerobot_nb.evaluation.rollout": ("eval_policy", "eval_policy_all", "rollout"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -196,7 +196,7 @@ class EnvConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can hold; `from_dict` takes it back."""
-        data: dict[str, Any] = {"type": self.type}
+        data: dict[str, Any] = {"type": self.type, "class": f"{type(self).__module__}:{type(self).__qualname__}"}
         for part in dataclasses.fields(self):
             value = getattr(self, part.name)
             if part.name == "features":
@@ -213,7 +213,10 @@ class EnvConfig:
         data = dict(data)
         if "features" in data:
             data["features"] = {name: PolicyFeature(FeatureType(feature["type"]), tuple(feature["shape"])) for name, feature in data["features"].items()}
-        config = make_env_config(data.pop("type"), **data)
+        name, path = data.pop("type"), data.pop("class", None)
+        if name not in EnvConfig.known() and path is not None:
+            resolve(path)                                     # in another process: importing the module registers the benchmark
+        config = make_env_config(name, **data)
         derived = dataclasses.replace(config, features={}, features_map={})
         return derived if derived == config else config   # derived features stay derived
 
@@ -247,10 +250,15 @@ def _policy_name(name: str, feature: PolicyFeature) -> str:
 
 # %% ../../nbs/envs/config.ipynb #a1754219
 def env_config_class(name: str) -> type[EnvConfig]:
-    """The configuration class registered as `name`; ValueError listing the known names otherwise."""
+    """The configuration class registered as `name`, or at the import path "my_module:MyConfig"; ValueError listing the known names otherwise."""
+    if ":" in name:
+        config_class = resolve(name)
+        if not (isinstance(config_class, type) and issubclass(config_class, EnvConfig)):
+            raise ValueError(f"benchmark {name!r} is no configuration: its class must be derived from lerobot_nb's EnvConfig")
+        return config_class
     if name not in _REGISTERED:
         if name not in _BUILT_IN:
-            raise unknown_name("benchmark", name, EnvConfig.known(), "Your own benchmark is known once its module has been imported.")
+            raise unknown_name("benchmark", name, EnvConfig.known(), "Your own is known once its module has been imported, or as 'my_module:MyConfig'.")
         resolve(_BUILT_IN[name])                          # importing it registers it
     return _REGISTERED[name]
 

@@ -134,7 +134,7 @@ def evaluate(
 ) -> EvalRun:
     """Run a policy on a benchmark.
 
-    env: a benchmark's name, its `EnvConfig`, or the mapping that `make_env` returns.
+    env: a benchmark's name, its `EnvConfig`, or the mapping that `make_env` returns. By name, a policy that looks at no images is given states.
     policy: what `make_policy` takes: a name, "my_module:MyPolicy", or an object; `policy_kwargs` are the arguments of its class.
     output_dir: the run folder; default `outputs/eval/<date>/<time>_<benchmark>_<policy>`.
     resume: go on with the run that `output_dir` holds; it must have been started with the same plan, protocol and policy.
@@ -146,9 +146,11 @@ def evaluate(
     all of them before a simulator starts. KeyboardInterrupt and SystemExit (SIGTERM, SIGHUP) are raised again when the folder is in order.
     """
     config = config or EvalConfig()
-    env = _as_config(env)
+    by_name, env = isinstance(env, str), _as_config(env)
     policy_request = {"policy": policy, "kwargs": policy_kwargs or {}} if isinstance(policy, str) else None
     policy = make_policy(policy, _config_of(env), **(policy_kwargs or {}))
+    if by_name and not policy.needs_images and "state" in env.obs_types:
+        env = dataclasses.replace(env, obs_type="state")        # nothing was said of what is observed, and nobody looks at pictures
     films = config.render_rule.films_anything
     benchmark = _benchmark(env, policy, films)
     policy.check_tasks(benchmark.tasks)

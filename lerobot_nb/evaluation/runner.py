@@ -112,7 +112,7 @@ class Runner:
         n_to_run = max(1, self.schedule.n_to_run)
         self.slots = config.slots(n_to_run)
         self.n_spare = 0 if placement == "worker" else config.spares(self.slots, n_to_run)
-        self.max_batch = config.largest_batch(self.slots)
+        self.max_batch = self.slots if policy.lock_step else config.largest_batch(self.slots)
         self.times = RunnerTimes()
         self.n_errors = 0
         self.stopped: str | None = None          # why the run was stopped before its end
