@@ -67,12 +67,15 @@ class Arm:
             grip = _CLOSED if world.opening > self.width + 0.004 else _OPEN if world.opening < self.width - 0.002 else 0.0
         return np.concatenate([move, turn, [grip]])
 
+    def off_turn(self) -> float:
+        """Radians from the orientation to keep."""
+        return float(np.linalg.norm(rotation_vector(self.mat @ self.world.eef_mat.T)))
+
     def goto(self, target, tolerance: float = 0.008, turn_tolerance: float = 0.08, max_steps: int = 50, gain: float = 2.0) -> Motion:
         """Move to a position (3,); False where it could not be reached in `max_steps`."""
         target = np.asarray(target, dtype=float)
         for _ in range(max_steps):
-            away, turn = np.linalg.norm(target - self.world.eef), np.linalg.norm(rotation_vector(self.mat @ self.world.eef_mat.T))
-            if away < tolerance and turn < turn_tolerance:
+            if np.linalg.norm(target - self.world.eef) < tolerance and self.off_turn() < turn_tolerance:
                 return True
             yield self.action(target, gain)
         return False
@@ -113,11 +116,12 @@ _MAX_WIDTH_M = 0.075                                        # what the fingers g
 
 @dataclass
 class Grasp:
-    """Where to close the gripper: position (3,), the direction (3,) along which it opens, the kind, and where it points."""
+    """Where to close the gripper: position (3,), the direction (3,) along which it opens, the kind, where it points, how wide it comes."""
     position: np.ndarray
     finger: np.ndarray
     kind: str
     approach: np.ndarray = field(default_factory=DOWN.copy)
+    opening: float = 0.08                                   # metres
 
     @property
     def lean(self) -> float:
@@ -141,6 +145,8 @@ def find_grasps(world: World, name: str) -> list[Grasp]:
                 reach = points[:, :2] @ across
                 xy = direction * middles[i] + across * (reach.max() + reach.min()) / 2
                 grasps.append(Grasp(np.array([*xy, max(low + 0.012, high - 0.035)]), np.array([*direction, 0.0]), "whole"))
+                if high - low > 0.12:
+                    grasps.append(Grasp(np.array([*xy, high - 0.018]), np.array([*direction, 0.0]), "tip"))
         return grasps
     rim = points[points[:, 2] > high - 0.012, :2]
     centre = world.centre(name)
@@ -167,10 +173,21 @@ def _part_grasps(world: World, name: str, low: float) -> list[Grasp]:
             if abs(direction[2]) > 0.5 or half[side] > 1.05 * max(np.delete(half, side)):
                 continue
             direction = np.array([*direction[:2], 0.0]) / np.linalg.norm(direction[:2])
-            if np.ptp(corners @ direction) < 0.06:
+            if np.ptp(corners @ direction) > 0.06:
+                continue
+            long = int(np.argmax(half))
+            handle = half[long] > 0.05 and long != side and abs(rotation[2, long]) < 0.5
+            for shift in (-0.6, -0.3, 0, 0.3, 0.6) if handle else (0,):                     # a handle can be taken anywhere
+                middle = center + shift * half[long] * rotation[:, long]
                 for depth in (0.014, 0.009):
-                    kind = "handle" if half.max() > 0.05 else "part"
-                    grasps.append(Grasp(np.array([*center[:2], max(low + 0.006, corners[:, 2].max() - depth)]), direction, kind))
+                    height = middle[2] + np.abs(rotation[2] * half).min() - depth if handle else corners[:, 2].max() - depth
+                    position = np.array([*middle[:2], max(low + 0.006, height)])
+                    if not handle:
+                        grasps.append(Grasp(position, direction, "part"))
+                        continue
+                    for lean, opening in ((0.0, 0.08), (0.0, 0.045), (0.45, 0.045), (-0.45, 0.045)):    # also half open, and leaning to either side of it
+                        finger, approach = np.cos(lean) * direction + np.sin(lean) * DOWN, np.cos(lean) * DOWN - np.sin(lean) * direction
+                        grasps.append(Grasp(position, finger, "handle", approach, opening))
     return grasps
 
 # %% ../../nbs/policies/libero_skills.ipynb #5976b1e6
@@ -180,15 +197,15 @@ class PickAndPlace(Arm):
     def __init__(self, world: World):
         super().__init__(world)
         self._failed: list[tuple[str, np.ndarray]] = []     # grasps that did not lift
-        self.held: Grasp | None = None                      # the last one tried
 
     def score(self, grasp: Grasp, name: str) -> float:
         """Room around the gripper, less what makes a grasp awkward: turning the wrist, reaching far, what failed before."""
         world = self.world
-        points = gripper_points(grasp.position, grasp.approach, grasp.finger, 0.08)
+        points = gripper_points(grasp.position, grasp.approach, grasp.finger, grasp.opening)
         hand = points[points[:, 2] > grasp.position[2] + 0.03]
         way_down = np.concatenate([points] + [hand - back * grasp.approach for back in (0.04, 0.08, 0.12, 0.16)])
-        score = min(world.clearance(way_down, world.close_to(grasp.position, 0.35, world.others(name))).min(), 0.025)
+        room = world.clearance(way_down, world.close_to(grasp.position, 0.35, world.others(name))).min()
+        score = min(room, 0.025) - (0.03 if room < 0.002 else 0.0)
         level = world.finger_axis[:2] / np.linalg.norm(world.finger_axis[:2])
         score -= 0.004 * np.arccos(np.clip(abs(grasp.finger[:2] @ level) / np.linalg.norm(grasp.finger[:2]), 0, 1)) + 0.02 * grasp.lean
         centre = world.pos(name)[:2]
@@ -196,8 +213,10 @@ class PickAndPlace(Arm):
         score -= 0.13 * max((grasp.position[:2] - centre) @ outward, -0.05)
         stretch = np.linalg.norm(grasp.position - _WRIST_M * grasp.approach - world.base - [0, 0, _SHOULDER_M])
         score -= 0.5 * max(stretch - _REACH_M, 0)                                           # a straight arm does not get away from there
+        if grasp.kind == "tip":
+            score -= 0.03
         if grasp.kind in ("part", "handle"):
-            score += 0.01 if grasp.kind == "handle" else 0.0
+            score += 0.02 if grasp.kind == "handle" else 0.0
             own = world.clearance(points, world.geoms_of(name)).min()
             score += 5 * min(own - 0.002, 0) + min(own, 0.012) - (0.05 if grasp.kind == "part" else 0.0) * np.linalg.norm(grasp.position[:2] - centre)
         score -= 0.02 * sum(failed == name and np.linalg.norm(grasp.position[:2] - xy) < 0.02 for failed, xy in self._failed)
@@ -216,15 +235,14 @@ class PickAndPlace(Arm):
             grasp = max(grasps, key=lambda g: self.score(g, name) + (prefer(g) if prefer else 0.0))
             log.debug("pick %s: %s at %s, lean %.2f, score %.4f", name, grasp.kind, grasp.position.round(3), grasp.lean, self.score(grasp, name))
             xy, height = grasp.position[:2], grasp.position[2]
-            self.grip, self.width = _OPEN, None
+            self.grip, self.width = _OPEN, grasp.opening if grasp.opening < 0.08 else None
             above = max(world.cloud(name)[:, 2].max() + 0.12, self.ceiling(world.eef[:2], xy, 0.05, name) + 0.03)
             yield from self.rise(above)
             self.point(grasp.approach, grasp.finger)
             yield from self.goto(grasp.position + grasp.approach * (max(world.eef[2], above) - height) / grasp.approach[2], 0.01, max_steps=80)
             yield from self.goto(grasp.position, 0.006, max_steps=40)
-            self.grip = _CLOSED
+            self.grip, self.width = _CLOSED, None
             yield from self.hold(12, grasp.position)
-            self.held = grasp
             log.debug("lift from %s, off by %s, opening %.3f", world.eef.round(3), (grasp.position - world.eef).round(3), world.opening)
             before = world.pos(name)[2]
             aside = self.way_up(name)
@@ -287,20 +305,24 @@ class PickAndPlace(Arm):
                 break
             yield self.action([*(world.eef[:2] + xy - here()), level], 2.0)
         log.debug("carried %s: off by %s, at %s", name, (xy - here()).round(3), world.eef.round(3))
+        heights = []
         for _ in range(60):
+            heights.append(world.eef[2])
             down = bottom - world.cloud(name)[:, 2].min()
-            if down > -0.006:
+            if down > -0.006 or len(heights) > 10 and heights[-9] - heights[-1] < 0.004:    # there, or it goes no deeper
+                break
+            if self.off_turn() > 0.12 and down > -0.10:                                      # at the end of its range the wrist gives way
                 break
             yield self.action([*(world.eef[:2] + xy - here()), world.eef[2] + down], 1.5)
         log.debug("let go at %.3f above the aim", world.cloud(name)[:, 2].min() - bottom)
         return (yield from self.release())
 
-    def release(self) -> Motion:
-        """Open and go straight up."""
+    def release(self, away: np.ndarray = np.array([0.0, 0.0, 0.12])) -> Motion:
+        """Open and leave, straight up if not told otherwise."""
         here = np.array(self.world.eef)
         self.grip, self.width = _OPEN, None
         yield from self.hold(10, here)
-        return (yield from self.goto(here + [0, 0, 0.12], 0.02, _ANY_TURN, 40))
+        return (yield from self.goto(here + away, 0.02, _ANY_TURN, 40))
 
 # %% ../../nbs/policies/libero_skills.ipynb #0a082182
 class FixtureSkills(PickAndPlace):
