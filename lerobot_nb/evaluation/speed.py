@@ -324,5 +324,5 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__" and "ipykernel" not in sys.modules:
+if __name__ == "__main__" and "__file__" in globals():
     sys.exit(main())
