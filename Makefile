@@ -68,8 +68,10 @@ eval: $(benchmark)              ## run nbs/eval.ipynb: BENCHMARK, PARAMS, OUTPUT
 	@echo "the executed notebook: $(OUTPUT)"
 
 test: $(everything)       ## every quick test: pytest, then the notebooks
-	$(RUN) nbdev_test --n_workers $(WORKERS) --do_print
-	$(RUN) python -m pytest -m "not slow"
+	@status=0; set -x; \
+	$(RUN) nbdev_test --n_workers $(WORKERS) --do_print || status=1; \
+	$(RUN) python -m pytest -m "not slow" || status=1; \
+	exit $$status
 
 test-slow: $(everything)  ## the tests that take minutes
 	$(RUN) python -m pytest -m "slow and not container" --timeout 3600
