@@ -60,6 +60,7 @@ class EnvHost:
     def __init__(self):
         self.env: Any = None
         self.factory: EnvFactory | None = None
+        self.shares_memory = False                                      # whether observations are written to a shared block
         self.fresh = False                                              # whether `observation` was set since it was last sent
         self._observation: Any = None
         self.answer_bytes: Callable[[bytes], bytes] | None = None      # a subclass may answer raw messages
@@ -149,6 +150,7 @@ class _Server:
 
     def __init__(self, host: EnvHost, send_block: Callable[[int], None] | None):
         self.host, self.send_block = host, send_block
+        host.shares_memory = send_block is not None
         self.space: Any = None
         self.layout: ObservationLayout | None = None
         self.block: SharedBlock | None = None

@@ -272,6 +272,7 @@ class EpisodeHost(EnvHost):
         self.answer_bytes = self._chunk
         self.run: EpisodeRun | None = None
         self._layout: tuple[Any, ObservationLayout | None] = (None, None)
+        self._slow_policy = True            # until its first look has shown that it is quick
         self._policies: dict[str, tuple[Policy, Batcher]] = {}
 
     def prepare(self, job: EpisodeJob) -> dict:
@@ -279,7 +280,8 @@ class EpisodeHost(EnvHost):
         self.abandon()
         self.build(job.factory)
         self.run = EpisodeRun(self.env, job)
-        self.observation = self._as_promised(self.run.observation)
+        self._as_promised(self.run.observation)          # its shapes, once; writing it to shared memory casts it again and again
+        self.observation = self._for_driver(self.run.observation)
         space, layout = self.env.action_space, self._layout[1]
         signature = (layout.leaves if layout is not None else str(self.env.observation_space)), type(space).__name__, space.shape, str(space.dtype)
         return {"action_space": space, "scene": self.run.scene, "signature": signature}
@@ -291,13 +293,17 @@ class EpisodeHost(EnvHost):
             self._layout = space, ObservationLayout.of(space)
         return observation if self._layout[1] is None else self._layout[1].cast(observation)
 
+    def _for_driver(self, observation: Any) -> Any:
+        """As promised too: on its way through shared memory it becomes what the space says; where there is none, here."""
+        return observation if self.shares_memory and self._layout[1] is not None else self._as_promised(observation)
+
     def _chunk(self, message: bytes) -> bytes:
         run = self.run
         if run.advance(decode_chunk(message, self.env.action_space.shape)):
             self.run = None
             self.observation = None
             return _ENDED + pickle.dumps(run.record())
-        self.observation = self._as_promised(run.observation)
+        self.observation = self._for_driver(run.observation)
         return _RUNNING + _COUNT.pack(run.n_steps)
 
     def abandon(self, error: str | None = None) -> EpisodeRecord | None:
@@ -313,13 +319,13 @@ class EpisodeHost(EnvHost):
         run = self.run = EpisodeRun(self.env, job, self.heartbeat)
         space = self.env.action_space
         episode = Episode(job.spec, job.task, space, job.task.max_episode_steps, run.scene)
-        begun, slow = False, True
+        begun = False
         try:
             _ask_policy(policy.begin_episode, 0, episode)
             begun = True
             while not run.ended:
                 observation = self._as_promised(run.observation)
-                if slow:                                   # so that nobody takes a policy that thinks for a simulator that hangs
+                if self._slow_policy:                      # so that nobody takes a policy that thinks for a simulator that hangs
                     run.beat(thinking=True)
                 started = time.perf_counter()
                 actions = _ask_policy(lambda: batcher.finish(policy.predict((0,), batcher([observation], [episode]))))
@@ -329,9 +335,9 @@ class EpisodeHost(EnvHost):
                     raise PolicyError(problem)
                 elapsed = time.perf_counter() - started
                 run.policy_s += elapsed
-                if slow:
+                if self._slow_policy:
                     run.beat()
-                slow = elapsed > 0.1
+                self._slow_policy = elapsed > 0.1
                 run.advance(actions)
             self.run = None
             return run.record()

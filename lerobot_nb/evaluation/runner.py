@@ -8,6 +8,7 @@ __all__ = ['log', 'RunnerTimes', 'Runner']
 # %% ../../nbs/evaluation/runner.ipynb #9912dc72
 import logging
 import selectors
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -80,6 +81,35 @@ class RunnerTimes:
             "steps_per_s": self.n_steps / wall, "n_replaced_workers": self.n_replaced_workers,
         }
 
+# %% ../../nbs/evaluation/runner.ipynb #263eb509
+class _WakingClock(threading.Thread):
+    """Adds up the time in which this process did not run."""
+    period_s, tolerance_s = 0.25, 0.75
+
+    def __init__(self):
+        super().__init__(name="waking clock", daemon=True)
+        self._stopped, self._asleep, self._last_tick = threading.Event(), 0.0, time.monotonic()
+
+    def run(self):
+        while not self._stopped.wait(self.period_s):
+            now = time.monotonic()
+            late = now - self._last_tick - self.period_s
+            if late > self.tolerance_s:
+                self._asleep += late
+            self._last_tick = now
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it has ticked lately: after waking up, it has first to notice."""
+        return now - self._last_tick < self.period_s + self.tolerance_s
+
+    def take_asleep(self) -> float:
+        """Seconds asleep since the last call."""
+        asleep, self._asleep = self._asleep, 0.0
+        return asleep
+
+    def stop(self) -> None:
+        self._stopped.set()
+
 # %% ../../nbs/evaluation/runner.ipynb #09fb62ec
 class Runner:
     """Runs the episodes that a schedule holds, and yields their records as they end.
@@ -140,7 +170,8 @@ class Runner:
         if in_driver:
             self._batcher = Batcher(self.policy, *self.processors) if self.processors is not None else make_batcher(self.policy, self.env_config)
             self.policy.begin_run()
-        self._selector = selectors.DefaultSelector()
+        self._selector, self._clock = selectors.DefaultSelector(), _WakingClock()
+        self._clock.start()
         try:
             if not self.stopped:
                 yield from self._loop()
@@ -149,6 +180,7 @@ class Runner:
                 close_workers([seat.worker for seat in self._seats if seat.worker is not None])
             finally:
                 self._selector.close()
+                self._clock.stop()
                 if in_driver:
                     self.policy.end_run()
                 self.times.wall_s += time.perf_counter() - began
@@ -159,7 +191,7 @@ class Runner:
         return self.times.slot_s + sum(now - seat.begun for seat in self._seats if seat.slot is not None or seat.phase == "whole")
 
     def _loop(self) -> Iterator[EpisodeRecord]:
-        next_look_around, last_pass, policy_s = 0.0, time.monotonic(), 0.0
+        next_look_around = 0.0
         while True:
             for seat in self._seats:
                 if seat.phase == "idle" and self.schedule.n_left:
@@ -175,14 +207,11 @@ class Runner:
             for seat in self._readable(0.0 if acted else self._patience()):
                 self._take(seat)
             now = time.monotonic()
-            asleep = now - last_pass - (self.times.policy_s - policy_s) - _LOOK_AROUND_S
-            last_pass, policy_s = now, self.times.policy_s
-            if asleep > 1.0:                    # stopped by Ctrl-Z, or by a slow consumer of the records: time that nobody was given
+            if now > next_look_around and self._clock.is_fresh(now):
+                next_look_around = now + _LOOK_AROUND_S
+                asleep = self._clock.take_asleep()      # time that nobody was given is not counted against anybody
                 for seat in self._seats:
                     seat.deadline += asleep
-            if now > next_look_around:
-                next_look_around = now + _LOOK_AROUND_S
-                for seat in self._seats:
                     if now > seat.deadline and not seat.worker.connection.poll(0):      # an answer that waits to be read is in time
                         allowed = "start" if seat.phase == "starting" else "build and reset" if seat.phase == "preparing" else "step"
                         self._lost(seat, WorkerHung(f"worker {seat.number} gave no answer in the time allowed to {allowed}"))

@@ -26,18 +26,29 @@ from ..policies.base import Policy, make_policy
 
 # %% ../../nbs/evaluation/speed.ipynb #f289e46c
 def engine_steps_per_s(env_config: Any, policy: Policy, config: EvalConfig, placement: str) -> dict[str, float]:
-    """Steps per second of a plan from its first finished episode on, and the share of the time in which slots held an episode."""
+    """Steps per second of a plan, and the share of the time in which slots held an episode; start-up and end left out."""
     tasks = env_config.tasks()
     runner = Runner(
         Plan(tuple(tasks), config.n_episodes, config.seed), env_config.env_factory, policy, config, env_config=env_config, placement=placement,
         preload=tuple(env_config.preload),
     )
-    began = n_steps = None
-    for _ in runner.run():
-        now = time.perf_counter()
-        if began is None:
-            began, n_steps, slot_s = now, runner.times.n_steps, runner.slot_seconds()
-    return {"steps_per_s": (runner.times.n_steps - n_steps) / (now - began), "slot_use": (runner.slot_seconds() - slot_s) / (runner.slots * (now - began))}
+    return _in_the_middle(runner)
+
+
+def _in_the_middle(runner: Runner) -> dict[str, float]:
+    """Run it all, and measure between start-up (until every slot has ended two episodes) and the end, where slots run dry."""
+    snapshots, first, last = {}, 2 * runner.slots, len(runner.plan) - runner.slots
+    if first >= last:
+        raise ValueError(f"{len(runner.plan)} episodes in {runner.slots} slots leave nothing to measure between start-up and end; give more episodes")
+    for number, _ in enumerate(runner.run(), start=1):
+        if number in (first, last):
+            times = runner.times
+            snapshots[number] = time.perf_counter(), times.n_steps, runner.slot_seconds(), times.policy_s, times.n_looks, time.process_time()
+    elapsed, n_steps, slot_s, policy_s, n_looks, cpu_s = (end - begin for begin, end in zip(snapshots[first], snapshots[last]))
+    return {
+        "steps_per_s": n_steps / elapsed, "slot_use": slot_s / (runner.slots * elapsed),
+        "s_per_look": (elapsed - policy_s) / n_looks if n_looks else 0.0, "driver_cpu_s_per_look": (cpu_s - policy_s) / n_looks if n_looks else 0.0,
+    }
 
 
 def in_turns(measurements: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
@@ -74,7 +85,9 @@ def _bare_metaworld(task: str, seeds: list[int], ready: Any, go: Any, results: A
     episode(0)
     ready.release()
     go.wait()
-    results.put(sum(episode(seed) for seed in seeds))
+    began = time.perf_counter()
+    n_steps = sum(episode(seed) for seed in seeds)
+    results.put(n_steps / (time.perf_counter() - began))
 
 
 def bare_metaworld_steps_per_s(task: str, n_episodes: int, n_processes: int) -> float:
@@ -87,13 +100,11 @@ def bare_metaworld_steps_per_s(task: str, n_episodes: int, n_processes: int) -> 
         process.start()
     for _ in processes:
         ready.acquire()
-    began = time.perf_counter()
     go.set()
-    n_steps = sum(results.get() for _ in processes)
-    elapsed = time.perf_counter() - began
+    steps_per_s = sum(results.get() for _ in processes)        # each its own rate: no process waits for the slower one
     for process in processes:
         process.join()
-    return n_steps / elapsed
+    return steps_per_s
 
 
 class _MakeEnv:
@@ -180,25 +191,26 @@ def waiting_env(step_s: float = 0.001, reset_s: float = 0.02, shortest: int = 10
     return Waiting()
 
 
-def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 2) -> dict[str, float]:
-    """Share of the time in which slots held an episode; the engine's own seconds per action chunk (a message, no waiting), and for a task switch."""
+def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 4) -> dict[str, float]:
+    """Share of the time in which slots held an episode; and what an action chunk costs besides policy and simulator, in milliseconds.
+
+    round_trip: with one slot, where nothing runs side by side: from the policy's answer to the next question, two processes woken up on the way.
+    driver: the driver's own processor time, with all slots.
+    """
     from lerobot_nb.envs.base import EnvFactory, TaskInfo
 
-    def run(n_tasks, n_episodes, config, **kwargs):
-        tasks = tuple(TaskInfo("waiting", number, f"waiting {number}", "") for number in range(n_tasks))
-        runner = Runner(Plan(tasks, n_episodes), lambda task: EnvFactory("lerobot_nb.evaluation.speed:waiting_env", kwargs), make_policy("random"), config,
-                        placement="driver")
-        began = None
-        for _ in runner.run():
-            now = time.perf_counter()
-            if began is None:
-                began, slot_s, n_steps = now, runner.slot_seconds(), runner.times.n_steps
-        elapsed = now - began
-        return (runner.slot_seconds() - slot_s) / (runner.slots * elapsed), elapsed / (runner.times.n_steps - n_steps)
+    def run(n_episodes, config, **kwargs):
+        factory = EnvFactory("lerobot_nb.evaluation.speed:waiting_env", kwargs)
+        plan = Plan((TaskInfo("waiting", 0, "waiting", ""),), n_episodes)
+        return _in_the_middle(Runner(plan, lambda task: factory, make_policy("random"), config, placement="driver"))
 
-    slot_use, _ = run(1, n_episodes, EvalConfig(n_episodes, batch_size=slots, n_spare=n_spare))
-    _, s_per_chunk = run(1, 40, EvalConfig(40, batch_size=1, n_spare=0), step_s=0.0, reset_s=0.0, shortest=400, longest=500)
-    return {"slot_use": slot_use, "overhead_ms_per_chunk": 1000 * s_per_chunk}
+    busy = dict(step_s=0.0, reset_s=0.0, shortest=400, longest=500)
+    heavy_tail = run(n_episodes, EvalConfig(n_episodes, batch_size=slots, n_spare=n_spare))
+    alone = run(30, EvalConfig(30, batch_size=1, n_spare=0), **busy)
+    together = run(60, EvalConfig(60, batch_size=slots, n_spare=0), **busy)
+    return {
+        "slot_use": heavy_tail["slot_use"], "round_trip_ms_per_chunk": 1000 * alone["s_per_look"], "driver_ms_per_chunk": 1000 * together["driver_cpu_s_per_look"],
+    }
 
 # %% ../../nbs/evaluation/speed.ipynb #f6960340
 class RandomChunks(Policy):
