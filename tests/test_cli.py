@@ -70,7 +70,8 @@ def test_rerun_gives_the_recorded_episode(finished):
 def test_an_interrupted_run_exits_with_130_and_is_resumed(tmp_path):
     words = [str(word) for word in ("eval", "--task", "reach-v3,push-v3,door-open-v3", "--policy", "random", "--episode_length", 200, "--n_episodes", 20, "--batch_size", 2,
                                     "--render", "none")]
-    process = subprocess.Popen([sys.executable, "-m", "lerobot_nb.cli", *words, "--output_dir", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "lerobot_nb.cli", *words, "--output_dir", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))       # in the background Ctrl-C is ignored
     records = tmp_path / "run" / "episodes.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (records.exists() and records.read_bytes().count(b"\n") >= 3):

@@ -235,7 +235,8 @@ def test_errors_are_retried_on_demand(tmp_path):
 
 
 SCRIPT = textwrap.dedent("""
-    import sys
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)     # also where the tests run in the background, which ignores Ctrl-C
     sys.path.insert(0, {tests!r})
     from synthetic import synthetic_envs
     from lerobot_nb.evaluation.config import EvalConfig
@@ -365,7 +366,7 @@ def test_an_idle_worker_that_dies_takes_no_record_with_it(expected, tmp_path, pl
 
         def update(self, record, n_steps_total):
             for seat in runners[0]._seats:
-                if seat.phase == "idle" and seat.worker is not None and not runners[0].schedule.n_left:
+                if seat.phase == "idle" and seat.worker is not None and seat not in killed and not runners[0].schedule.n_left:
                     os.kill(seat.worker.pid, signal.SIGKILL)
                     killed.append(seat)
 

@@ -1,5 +1,6 @@
 """The scripted expert of LIBERO: it solves tasks, and what it does in an episode depends on nothing but that episode."""
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ def config_of(suite: str, task_ids=None, **kwargs) -> LiberoEnvConfig:
 def begin(env, task: TaskInfo, init_state_id: int):
     seed = 1000 + init_state_id
     obs, info = env.reset(seed=seed, options={"init_state_id": init_state_id})
-    return obs, Episode(EpisodeSpec(task.suite, task.task_id, init_state_id, seed, init_state_id), task, env.action_space, task.max_episode_steps, info["scene"])
+    spec = EpisodeSpec(task.suite, task.task_id, init_state_id, seed, init_state_id)
+    return obs, Episode(spec, task, env.action_space, task.max_episode_steps, info["scene"])
 
 
 def play(suite: str, task_id: int, init_state_id: int = 0, slot: int = 0, policy: LiberoExpert | None = None):
@@ -99,6 +101,13 @@ def test_needs_the_truth():
         LiberoExpert().begin_episode(0, Episode(EpisodeSpec(task.suite, 7, 0, 0, 0), task))
     with pytest.raises(KeyError, match="privileged=True"):
         LiberoExpert().predict([0], {})
+
+
+def test_needs_relative_actions(drawer):
+    episode = drawer[2]
+    scene = episode.scene | {"control": episode.scene["control"] | {"mode": "absolute"}}
+    with pytest.raises(ValueError, match="control_mode='absolute'"):
+        LiberoExpert().begin_episode(0, replace(episode, scene=scene))
 
 
 def test_refuses_what_it_can_not_do():

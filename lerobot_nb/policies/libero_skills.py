@@ -103,7 +103,8 @@ class Arm:
 def gripper_points(position: np.ndarray, approach: np.ndarray, finger: np.ndarray, opening: float, wrist: bool = False) -> np.ndarray:
     """Points (n, 3) on a Panda gripper at a position, pointing along `approach`, opened by `opening` metres along `finger`."""
     half = opening / 2
-    points = [(sign * (half + out), across, back) for sign in (-1, 1) for out, back in ((0, -0.006), (0.01, -0.006), (0, 0.015), (0.02, 0.02)) for across in (-0.01, 0.01)]
+    outline = ((0, -0.006), (0.01, -0.006), (0, 0.015), (0.02, 0.02))                       # of a finger: how far outward, how far back
+    points = [(sign * (half + out), across, back) for sign in (-1, 1) for out, back in outline for across in (-0.01, 0.01)]
     points += [(along, across, back) for along in np.linspace(-0.1, 0.1, 7) for across in (-0.032, 0, 0.032) for back in (0.033, 0.06, 0.09, 0.12)]
     if wrist:
         points += [(along, across, back) for along in (-0.05, 0.05) for across in (-0.05, 0.05) for back in (0.17, 0.22, 0.28)]
@@ -357,7 +358,8 @@ class FixtureSkills(PickAndPlace):
             if world.is_open(target):
                 break
             row, body, pull, bar = self.drawer(target)
-            options = [(tilt, roll, opening) for tilt in np.deg2rad([10, 20, 30, 38]) for roll, opening in ((0.0, 0.034), (0.0, 0.05), (0.6, 0.05), (-0.6, 0.05))]
+            ways = ((0.0, 0.034), (0.0, 0.05), (0.6, 0.05), (-0.6, 0.05))                    # roll and opening
+            options = [(tilt, roll, opening) for tilt in np.deg2rad([10, 20, 30, 38]) for roll, opening in ways]
             room = [min(self.room(bar, pull, *o), self.room(bar + 0.15 * pull, pull, *o, moving=body), 0.004) - 0.0005 * (o[0] + abs(o[1])) for o in options]
             tilt, roll, opening = options[int(np.argsort(room)[-1 - attempt % 2])]
             log.debug("open %s, joint %.3f: tilt %.0f°, roll %.0f°, room %.4f", target, world.joint(row), np.rad2deg(tilt), np.rad2deg(roll), max(room))
