@@ -13,8 +13,8 @@ import numpy as np
 
 from ..envs.base import TaskInfo
 from .base import Episode, Policy
-from .libero_skills import FixtureSkills, Grasp, Motion, gripper_points
-from .libero_world import World, plan_order, turn_about_z
+from .libero_skills import CLOSED, FixtureSkills, Grasp, Motion, gripper_points
+from .libero_world import DOWN, World, plan_order, turn_about_z
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,10 @@ class Solver(FixtureSkills):
             return (yield from self.put_in_drawer(name, target))
         if predicate == "in" and self.roofed(target):
             return (yield from self.put_under_roof(name, target))
-        flat = np.ptp(world.cloud(name)[:, 2]) < 0.03                    # a plate, which hangs from the fingers by its rim, is not lifted far
+        flat = np.ptp(world.cloud(name)[:, 2]) < 0.03
         centre = self.spot(predicate, name, target)
+        if flat and parent is None and np.ptp(world.cloud(name)[:, :2], axis=0).min() > 0.1:
+            return (yield from self.push(name, target))
         cramped = np.linalg.norm((centre - world.base)[:2]) < 0.45       # so near the base the arm doesn't come low
         if not (yield from self.pick(name, lift=0.05 if flat else 0.15, prefer=lambda grasp: 0.06 * (cramped and grasp.kind == "tip"))):
             return False
@@ -70,6 +72,33 @@ class Solver(FixtureSkills):
         if parent in world.scene["root_body"]:
             return (yield from self.place(name, centre[:2], centre[2] + 0.01, 0.06))
         return (yield from self.place(name, centre[:2], world.scene["table_height"] + 0.004, 0.03 if flat else 0.06))
+
+    def push(self, name: str, target: str) -> Motion:
+        """Move a plate over the table with closed fingers that press on it from above and push against its rim; False where it doesn't get there."""
+        world = self.world
+        goal, aim = ["on", name, target], world.site(target)[0][:2]
+
+        def way() -> np.ndarray:
+            return np.array([*(aim - world.pos(name)[:2]), 0.0])
+
+        def inside() -> np.ndarray:
+            """A point (3,) on the plate, between its middle and the edge ahead."""
+            return np.array([*world.pos(name)[:2], world.cloud(name)[:, 2].min() + 0.012]) + 0.02 * way() / np.linalg.norm(way())
+
+        self.grip, self.width = CLOSED, None
+        yield from self.rise(inside()[2] + 0.15)
+        self.point(DOWN, np.cross(way(), [0, 0, 1]))
+        yield from self.goto(inside() + [0, 0, 0.1], 0.012, 0.15, 60)
+        yield from self.goto(inside(), 0.006, max_steps=25)
+        left: list[float] = []
+        for _ in range(200):
+            left.append(float(np.linalg.norm(way())))
+            if world.holds(goal) or left[-1] < 0.008 or len(left) > 30 and left[-25] - left[-1] < 0.005:
+                break
+            yield self.action(world.eef + [0, 0, inside()[2] - world.eef[2] - 0.01] + 0.04 * way() / left[-1], 1.0)
+        log.debug("pushed %s: %.3f from the aim", name, left[-1])
+        yield from self.rise(inside()[2] + 0.1)
+        return world.holds(goal)
 
     def turn_to_fit(self, name: str, target: str) -> Motion:
         """Turn the held object about the vertical until it fits into a region, seen from above; not at all where it fits as it is."""
