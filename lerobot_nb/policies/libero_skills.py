@@ -433,12 +433,15 @@ class FixtureSkills(PickAndPlace):
         return row, hinge, facing, centres[max(upright, key=lambda i: (centres[i] - centres[panel]) @ facing)]
 
     def open_door(self, target: str) -> Motion:
-        """Grip the bar and swing it around the hinge."""
+        """Grip the bar and swing it around the hinge; a door that is open a good deal is pushed on from within."""
         world = self.world
         for tilt in np.deg2rad([30, 45, 15]):
             if world.is_open(target):
                 break
             row, hinge, facing, bar = self.door(target)
+            if world.joint(row) < -0.8:
+                yield from self.push_door_open(target)
+                continue
             approach, grip_at = self.frame(facing, tilt)[0], bar + [0, 0, 0.02]
             self.grip, self.width = OPEN, None
             yield from self.rise(self.home[2] - 0.03)
@@ -450,11 +453,14 @@ class FixtureSkills(PickAndPlace):
             self.grip = CLOSED
             yield from self.hold(10, grip_at)
             offset = world.eef - self.door(target)[3]
+            angles = []
             for _ in range(220):
                 row, hinge, facing, bar = self.door(target)
-                if world.is_open(target, 0.15) or np.linalg.norm(world.eef - offset - bar) > 0.05:
+                angles.append(world.joint(row))
+                stuck = len(angles) > 40 and angles[-31] - angles[-1] < 0.02
+                if world.is_open(target, 0.15) or stuck or np.linalg.norm(world.eef - offset - bar) > 0.05:
                     break
-                yield self.action(turn_about_z(-0.25) @ (bar - hinge) + hinge + offset, 1.5)
+                yield self.action(turn_about_z(-0.5) @ (bar - hinge) + hinge + offset, 2.0)
             log.debug("swung to %.3f, opening %.3f", world.joint(row), world.opening)
             self.grip = OPEN
             yield from self.hold(6)
@@ -462,6 +468,25 @@ class FixtureSkills(PickAndPlace):
             yield from self.rise(self.home[2] - 0.03)
         yield from self.upright()
         return world.is_open(target)
+
+    def push_door_open(self, target: str) -> Motion:
+        """Push a door from its inner side with closed fingers."""
+        world = self.world
+        row, hinge, facing, bar = self.door(target)
+        self.grip, self.width = CLOSED, None
+        yield from self.rise(self.home[2] - 0.03)
+        self.point(DOWN, np.cross(facing, [0, 0, 1]))
+        before = bar - 0.10 * facing
+        yield from self.goto([*before[:2], max(world.eef[2], before[2])], 0.03, 0.2, 60)
+        yield from self.goto(before, 0.015, max_steps=40)
+        for _ in range(80):
+            row, hinge, facing, bar = self.door(target)
+            if world.is_open(target, 0.1):
+                break
+            yield self.action(turn_about_z(-0.25) @ (bar - 0.05 * facing - hinge) + hinge)
+        log.debug("pushed open to %.3f", world.joint(row))
+        yield from self.goto(world.eef - 0.05 * facing, 0.02, _ANY_TURN, 20)
+        return (yield from self.rise(self.home[2] - 0.03))
 
     def close_door(self, target: str) -> Motion:
         """Push the bar around the hinge with closed fingers."""
