@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['engine_steps_per_s', 'in_turns', 'bare_metaworld_steps_per_s', 'async_vector_env_steps_per_s', 'metaworld_speed',
-           'waiting_env', 'slots_speed', 'RandomChunks', 'libero_speed', 'main']
+           'waiting_env', 'slots_speed', 'task_switch_speed', 'RandomChunks', 'libero_speed', 'main']
 
 # %% ../../nbs/evaluation/speed.ipynb #9f3220e2
 import argparse
@@ -36,10 +36,10 @@ def engine_steps_per_s(env_config: Any, policy: Policy, config: EvalConfig, plac
 
 
 def _in_the_middle(runner: Runner) -> dict[str, float]:
-    """Run it all, and measure between start-up (until every slot has ended two episodes) and the end, where slots run dry."""
-    snapshots, first, last = {}, 2 * runner.slots, len(runner.plan) - runner.slots
+    """Run it all, and measure between start-up (until each worker, spares too, could end three episodes) and the end, where slots run dry."""
+    snapshots, first, last = {}, 3 * (runner.slots + runner.n_spare), len(runner.plan) - runner.slots
     if first >= last:
-        raise ValueError(f"{len(runner.plan)} episodes in {runner.slots} slots leave nothing to measure between start-up and end; give more episodes")
+        raise ValueError(f"{len(runner.plan)} episodes in {runner.slots} slots with {runner.n_spare} spare workers leave nothing to measure between start-up and end; give more episodes")
     for number, _ in enumerate(runner.run(), start=1):
         if number in (first, last):
             times = runner.times
@@ -147,7 +147,7 @@ def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> 
     return count / elapsed
 
 
-def metaworld_speed(task: str = "push-v3", n_episodes: int = 150, repeats: int = 3, cores: int = 2) -> dict[str, float]:
+def metaworld_speed(task: str = "push-v3", n_episodes: int = 300, repeats: int = 3, cores: int = 2) -> dict[str, float]:
     """Steps per second and ratios of state evaluation with the scripted expert.
 
     worker: policy in the workers, as many as `cores`. driver: 8 slots, the policy in the driver.
@@ -160,7 +160,7 @@ def metaworld_speed(task: str = "push-v3", n_episodes: int = 150, repeats: int =
         "bare_loops": lambda: bare_metaworld_steps_per_s(task, n_episodes, cores),
         "worker": lambda: engine_steps_per_s(env_config, expert(), EvalConfig(n_episodes, batch_size=cores), "worker")["steps_per_s"],
         "driver": lambda: engine_steps_per_s(env_config, expert(), EvalConfig(n_episodes, batch_size=8), "driver")["steps_per_s"],
-        "async_vector_env": lambda: async_vector_env_steps_per_s(env_config, 8, 25 * n_episodes // 4),
+        "async_vector_env": lambda: async_vector_env_steps_per_s(env_config, 8, 3 * n_episodes),
     }, repeats)
     return found | {
         "worker / bare_loops": found["worker"] / found["bare_loops"], "driver / bare_loops": found["driver"] / found["bare_loops"],
@@ -212,6 +212,37 @@ def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 4) -> dict
         "slot_use": heavy_tail["slot_use"], "round_trip_ms_per_chunk": 1000 * alone["s_per_look"], "driver_ms_per_chunk": 1000 * together["driver_cpu_s_per_look"],
     }
 
+# %% ../../nbs/evaluation/speed.ipynb #45b9c2bf
+def _bare_switches(env_config: Any, results: Any) -> None:
+    import numpy
+
+    ends = []
+    for task in env_config.tasks():
+        env = env_config.env_factory(task)()
+        env.reset(seed=1000)
+        env.step(numpy.zeros(env.action_space.shape, env.action_space.dtype))
+        env.close()
+        ends.append(time.perf_counter())
+    results.put({"s": statistics.median(after - before for before, after in zip(ends[1:], ends[2:]))})
+
+
+def task_switch_speed(repeats: int = 3) -> dict[str, float]:
+    """Median seconds from the end of an episode to the end of a one-step episode of another Meta-World task, in the engine and in a bare loop."""
+    from lerobot_nb.envs.config import make_env_config
+
+    env_config = make_env_config("metaworld", task="mt10", obs_type="state", render_mode=None, episode_length=1)
+
+    def engine() -> float:
+        runner = Runner(
+            Plan(tuple(env_config.tasks()), 1), env_config.env_factory, make_policy("zero", env_config), EvalConfig(1, batch_size=1, n_spare=0), env_config=env_config,
+            preload=tuple(env_config.preload),
+        )
+        ends = [time.perf_counter() for _ in runner.run()]
+        return statistics.median(after - before for before, after in zip(ends[1:], ends[2:]))
+
+    found = in_turns({"bare_s": lambda: _in_new_process(_bare_switches, env_config)["s"], "engine_s": engine}, repeats)
+    return found | {"engine_s - bare_s": found["engine_s"] - found["bare_s"]}
+
 # %% ../../nbs/evaluation/speed.ipynb #f6960340
 class RandomChunks(Policy):
     """Random actions in chunks of `k`; it gets the images, as a policy that learned from them would."""
@@ -232,15 +263,21 @@ class RandomChunks(Policy):
 
 def _bare_libero(suite: str, task_id: int, n_steps: int, size: int, results: Any) -> None:
     """LIBERO's own environment, rendering both cameras at every step: steps per second, and seconds of ten settle steps."""
+    import contextlib
+    import io
+    import logging
+
     from lerobot_nb.envs.libero_paths import LiberoPaths
     from lerobot_nb.envs.rendering import choose_gl_backend
 
     choose_gl_backend()
     LiberoPaths.find().apply()
+    logging.getLogger("robosuite_logs").addFilter(lambda record: "macro" not in record.getMessage())
     from libero.libero import benchmark
     from libero.libero.envs import OffScreenRenderEnv
 
-    tasks = benchmark.get_benchmark_dict()[suite]()
+    with contextlib.redirect_stdout(io.StringIO()):             # it prints the order of its tasks
+        tasks = benchmark.get_benchmark_dict()[suite]()
     env = OffScreenRenderEnv(bddl_file_name=tasks.get_task_bddl_file_path(task_id), camera_heights=size, camera_widths=size)
     env.seed(1000)
     env.reset()
@@ -321,12 +358,12 @@ def libero_speed(suite: str = "libero_spatial", task_id: int = 0, n_steps: int =
 def main(arguments: list[str] | None = None) -> int:
     """Print one measurement as JSON."""
     parser = argparse.ArgumentParser(prog="python -m lerobot_nb.evaluation.speed", description="Throughput beside yardsticks, all in one run. Leave the machine idle.")
-    parser.add_argument("what", choices=["metaworld", "libero", "slots"])
+    parser.add_argument("what", choices=["metaworld", "libero", "slots", "switch"])
     parser.add_argument("--n_episodes", type=int, default=argparse.SUPPRESS, help="episodes a measurement (metaworld, slots)")
     parser.add_argument("--n_steps", type=int, default=argparse.SUPPRESS, help="steps a measurement (libero)")
-    parser.add_argument("--repeats", type=int, default=argparse.SUPPRESS, help="how often each is measured, in turns (metaworld, libero)")
+    parser.add_argument("--repeats", type=int, default=argparse.SUPPRESS, help="how often each is measured, in turns (metaworld, libero, switch)")
     options = vars(parser.parse_args(arguments))
-    measure = {"metaworld": metaworld_speed, "libero": libero_speed, "slots": slots_speed}[options.pop("what")]
+    measure = {"metaworld": metaworld_speed, "libero": libero_speed, "slots": slots_speed, "switch": task_switch_speed}[options.pop("what")]
     try:
         found = measure(**options)
     except TypeError as error:
