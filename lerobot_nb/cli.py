@@ -9,6 +9,7 @@ __all__ = ['SUBCOMMANDS', 'main', 'eval_parser', 'eval_command', 'report_command
 import argparse
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if argv[0] not in SUBCOMMANDS:
         parser.error(f"there is no command {argv[0]!r}; the commands are {', '.join(SUBCOMMANDS)}")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())                # a policy or benchmark in the current folder is found, as `python -m` finds it
     module, _, function = SUBCOMMANDS[argv[0]][1].partition(":")
     return getattr(importlib.import_module(module), function)(argv[1:])
 

@@ -112,7 +112,8 @@ def test_a_lost_worker_costs_nothing_but_time(expected, tmp_path, fault, fault_s
     assert_equal_runs(run, expected((1, 1.0), noisy(k=1, noise=1.0)))
     assert run.manifest["times"]["n_replaced_workers"] >= 1
     assert sum(record.attempt == 2 for record in run.records()) >= 1
-    assert (tmp_path / "run" / "run.log").read_text().count("tried again") >= 1
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert any(line.get("event") == "retry" and line["episode"] and line["attempt"] == 1 for line in lines)
 
 
 @pytest.mark.parametrize("placement", ["driver", "worker"])

@@ -24,7 +24,7 @@ def resolve(path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"{path!r}: no module {error.name!r} can be imported here; install it, or put its folder on PYTHONPATH") from error
+        raise ImportError(f"{path!r}: no module {error.name!r} can be imported here; install it, start from its folder, or put its folder on PYTHONPATH") from error
     found = module
     for name in attribute.split("."):
         if not hasattr(found, name):

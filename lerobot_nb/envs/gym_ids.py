@@ -142,7 +142,7 @@ def _import_package(name: str) -> None:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"package_name={name!r}: no module {error.name!r} can be imported here; install it, or put its folder on PYTHONPATH") from error
+        raise ImportError(f"package_name={name!r}: no module {error.name!r} can be imported here; install it, start from its folder, or put its folder on PYTHONPATH") from error
 
 
 def _draws(spec: Any) -> bool:

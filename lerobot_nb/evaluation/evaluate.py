@@ -234,7 +234,7 @@ def _run(
     with _logged_to(folder.log_path), _signals_raise():
         for warning in manifest["warnings"]:
             log.warning("%s", warning)
-        log.info("%d episodes to run in %d slots, %d spare, policy %s in the %s", runner.schedule.n_to_run, runner.slots, runner.n_spare, policy.name, placement)
+        log.info("%d episodes to run in %d slots, %d spare, policy %s in the %s", runner.schedule.n_to_run, runner.slots, runner.n_spare, policy.name, placement, extra={"event": "start"})
         try:
             if progress is not None:
                 for warning in manifest["warnings"]:
@@ -244,13 +244,16 @@ def _run(
                 for record in records:
                     folder.append(record)
                     if record.error is not None:
-                        log.warning("episode %s/%d/%d: %s", *record.key, record.error.strip().splitlines()[0])
+                        log.warning(
+                            "episode %s/%d/%d: %s", *record.key, record.error.strip().splitlines()[0],
+                            extra={"event": "error", "episode": "{}/{}/{}".format(*record.key), "attempt": record.attempt},
+                        )
                     if progress is not None:
                         progress.update(record, kept.n_steps + runner.times.n_steps)
             status, reason = ("stopped", runner.stopped) if runner.stopped else ("finished", None)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
-            log.info("the run ends early: %s", reason)        # who called is told by the exception itself
+            log.info("the run ends early: %s", reason, extra={"event": "stop"})        # who called is told by the exception itself
             raise
         finally:
             with _undisturbed():
@@ -268,7 +271,7 @@ def _run(
         if failures:                                  # without another exception on its way, this one is
             raise failures[0]
         if reason:
-            log.info("stopped: %s", reason)                   # who called reads it in `EvalRun.reason`
+            log.info("stopped: %s", reason, extra={"event": "stop"})                   # who called reads it in `EvalRun.reason`
     return EvalRun(folder.path, manifest, eval_info, status, reason)
 
 
@@ -382,6 +385,21 @@ def _differences(where: str, old: Any, new: Any) -> list[str]:
     return [f"{where}: {short(old_text)} then, {short(new_text)} now"]
 
 
+class _JsonLines(logging.Formatter):
+    """One JSON object a line. What a call passes as `extra` under these names is kept as it is."""
+    extras = ("event", "episode", "attempt", "worker")
+
+    def format(self, record):
+        import json
+
+        when = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc).isoformat(timespec="milliseconds")
+        line = {"time": when, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        line |= {name: getattr(record, name) for name in self.extras if hasattr(record, name)}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
 class _Onward(logging.Handler):
     """Passes on what the handlers above would have been given, had the level not been lowered for the run's own file."""
 
@@ -396,7 +414,7 @@ def _logged_to(path: Path) -> Iterator[None]:
     before, propagate = logger.level, logger.propagate
     onward = _Onward(logger.getEffectiveLevel())
     file = logging.FileHandler(path, encoding="utf-8")
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    file.setFormatter(_JsonLines())
     handlers = [file, *([onward] if propagate else [])]
     for handler in handlers:
         logger.addHandler(handler)

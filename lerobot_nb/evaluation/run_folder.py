@@ -91,7 +91,7 @@ class RunFolder:
         self.episodes_path = self.path / "episodes.jsonl"
         self.eval_info_path = self.path / "eval_info.json"
         self.videos = self.path / "videos"
-        self.log_path = self.path / "run.log"
+        self.log_path = self.path / "log.jsonl"
         self._lock = None
 
     def open(self, resume: bool) -> None:

@@ -530,13 +530,14 @@ class Runner:
         traceback = getattr(fault, "remote_traceback", None)
         self._replace(seat)
         spec, attempt = seat.job.spec, seat.job.attempt
+        about = {"episode": str(spec), "attempt": attempt, "worker": seat.number}
         if attempt - self._extra_attempts.get(spec.key, 0) <= self.config.max_retries:
-            log.warning("episode %s, attempt %d: %s; it is tried again", spec, attempt, text.splitlines()[0])
+            log.warning("episode %s, attempt %d: %s; it is tried again", spec, attempt, text.splitlines()[0], extra=about | {"event": "retry"})
             self._leave_slot(seat)
             self._attempts[spec.key] = attempt + 1
             self.schedule.put_back(spec)
         else:
-            log.error("episode %s, attempt %d: %s; it is recorded as an error", spec, attempt, text.splitlines()[0])
+            log.error("episode %s, attempt %d: %s; it is recorded as an error", spec, attempt, text.splitlines()[0], extra=about | {"event": "give up"})
             self._give_up(seat, f"{text}\n{traceback}" if traceback else text)
 
     def _replace(self, seat: _Seat) -> None:

@@ -307,7 +307,7 @@ def html_items(items: Sequence[tuple[str, str]]) -> str:
 _SUMMARY = ("status", "reason", "started", "ended", "benchmark", "env_config", "protocol", "plan", "policy", "runner", "times", "gl", "packages", "machine",
             "git_commit", "warnings")
 _LEFT_OUT = ("env_config.type", "env_config.features", "env_config.features_map", "env_config.task_descriptions", "env_config.fps", "env_config.render_mode",
-             "env_config.privileged", "plan.tasks", "protocol.benchmark", "times.wait_s", "times.mean_batch", "machine.platform")
+             "env_config.privileged", "plan.tasks", "protocol.benchmark", "times.mean_batch", "machine.platform")
 
 # %% ../../nbs/results/report.ipynb #1c110db1
 class Report:
