@@ -68,12 +68,13 @@ def test_kills_change_nothing(tmp_path, placement):
             time.sleep(0.02)
         if process.poll() is not None:
             assert process.returncode == 0, process.stderr.read()
-            pytest.fail(f"the run ended before kill {number} of {len(kills)}")
+            pytest.fail(f"the run ended before kill {number} of {len(kills)}: {n_records()} records, {EvalRun.load(folder).status}, {EvalRun.load(folder).reason}")
         time.sleep(rng.random() * 0.2)
         seen += children_of(process)
         if victim == "worker":
-            candidates = workers_of(process)
-            assert candidates
+            while not (candidates := workers_of(process)) and process.poll() is None:      # it has only just begun
+                time.sleep(0.02)
+            assert candidates, f"the run ended before kill {number} of {len(kills)}"
             rng.choice(candidates).kill()
         else:
             process.kill()
@@ -86,6 +87,7 @@ def test_kills_change_nothing(tmp_path, placement):
     run = EvalRun.load(folder)
     assert run.status == "finished" and len(run.manifest["sessions"]) == 6
     for ours, undisturbed in zip(run.records(), expected.records(), strict=True):
-        assert same_episode(ours, undisturbed) == []
+        differing = same_episode(ours, undisturbed)
+        assert differing == [], {name: (getattr(ours, name), getattr(undisturbed, name)) for name in ("seed", "attempt", *differing)}
     assert run.eval_info["overall"]["n_errors"] == 0 and any(record.attempt > 1 for record in run.records())
     assert set(os.listdir("/dev/shm")) <= shared

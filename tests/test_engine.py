@@ -540,3 +540,25 @@ def test_a_fork_server_that_hangs_is_noticed(tmp_path):
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "noticed" in done.stdout, done.stderr
+
+
+def test_an_import_that_failed_in_the_fork_server_is_tried_anew(tmp_path):
+    """A package that probes something when it is imported, as glfw does, and keeps the answer in a submodule."""
+    (tmp_path / "probing").mkdir()
+    (tmp_path / "probing/found.py").write_text("import os\nanswer = os.path.exists(os.environ['PROBED'])\nopen(os.environ['PROBED'], 'w').close()\n")
+    (tmp_path / "probing/__init__.py").write_text("from . import found\nif not found.answer:\n    raise ImportError('the probe failed')\n")
+    (tmp_path / "probing_env.py").write_text("import synthetic\n\ndef make(**kwargs):\n    import probing\n    return synthetic.Synthetic(**kwargs)\n")
+    (tmp_path / "script.py").write_text(textwrap.dedent("""
+        from lerobot_nb.envs.base import EnvFactory
+        from lerobot_nb.envs.workers import Worker, close_workers, preload_modules
+
+        preload_modules(["probing"])
+        worker = Worker()
+        worker.wait_started()
+        worker.ask("build", EnvFactory("probing_env:make", {}), timeout_s=60)
+        close_workers([worker])
+    """))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(TESTS), str(TESTS.parent)]), "PROBED": str(tmp_path / "probed")}
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "probed").exists()

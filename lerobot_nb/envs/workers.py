@@ -221,6 +221,17 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(parent_death_signal, signal.SIGKILL)
 
 
+def _forget_failed_imports() -> None:
+    """Drop what is left of a package whose import failed in the fork server, so that this process tries anew.
+
+    Python removes the package that failed, and keeps its submodules in the state in which they were: the next import would fail for ever. Compiled ones stay,
+    since most can't be loaded twice.
+    """
+    for name in [name for name in sys.modules if "." in name and name.rpartition(".")[0] not in sys.modules]:
+        if str(getattr(sys.modules[name], "__file__", "")).endswith(".py"):
+            del sys.modules[name]
+
+
 def _worker_main(connection, host_path: str, environment: dict[str, str | None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -230,6 +241,7 @@ def _worker_main(connection, host_path: str, environment: dict[str, str | None])
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    _forget_failed_imports()
     host = None
     try:
         try:

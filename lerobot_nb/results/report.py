@@ -310,6 +310,10 @@ _LEFT_OUT = ("env_config.type", "env_config.features", "env_config.features_map"
              "env_config.privileged", "plan.tasks", "protocol.benchmark", "times.mean_batch", "machine.platform")
 
 # %% ../../nbs/results/report.ipynb #1c110db1
+def _count(videos: Sequence[EpisodeRecord]) -> str:
+    return f"{len(videos)} video{'s' * (len(videos) != 1)}"
+
+
 class Report:
     """The report of one run folder. What returns `IPython.display.HTML` or a figure is meant to be the last line of a notebook cell.
 
@@ -360,12 +364,12 @@ class Report:
     def videos(self, most: int = 6, width: int = 240, most_bytes: int = 12_000_000):
         """Players for up to `most` videos, failures first."""
         chosen = self._choose_videos(most)
-        return self._display(video_grid(self.folder, chosen, width, most_bytes), f"{len(chosen)} videos in {self.folder / 'videos'}")
+        return self._display(video_grid(self.folder, chosen, width, most_bytes), f"{_count(chosen)} in {self.folder / 'videos'}")
 
     def gallery(self, most: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")):
         """First and last pictures of up to `most` videos."""
         chosen = self._choose_videos(most)
-        return self._display(frame_gallery(self.folder, chosen, frames, width), f"pictures of {len(chosen)} videos")
+        return self._display(frame_gallery(self.folder, chosen, frames, width), f"pictures of {_count(chosen)}")
 
     def _choose_videos(self, most: int) -> list[EpisodeRecord]:
         return choose_videos(self.records(), most, [(task["task_group"], task["task_id"]) for task in self.eval_info["per_task"]])
