@@ -63,7 +63,7 @@ def eval_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lerobot-nb eval", usage="lerobot-nb eval [--benchmark NAME] [--task TASKS] [--policy NAME] [--n_episodes N] [option …]\n       lerobot-nb eval --resume DIR",
         description="Run a policy on a benchmark; write records, videos and sums into a run folder.", allow_abbrev=False,
-        argument_default=argparse.SUPPRESS, epilog="Exit codes: 0 finished; 1 failed; 2 wrong usage, nothing was run; 3 too many errors; 130 interrupted.")
+        argument_default=argparse.SUPPRESS, epilog="Exit codes: 0 finished; 1 failed; 2 wrong usage, nothing was run; 3 too many errors; 130 interrupted; 143 terminated.")
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
     for parameter in parameters():
         if parameter.name == "resume":
@@ -109,12 +109,15 @@ def eval_command(argv: Sequence[str]) -> int:
         from lerobot_nb.evaluation.parameters import EvalParameters
 
         parameters = EvalParameters(**given)
-        parameters.check()                                   # its warnings are shown by the run itself
-        return parameters
+        return parameters, parameters.check()
 
-    parameters, code = _usage_errors(parser, start)
-    if parameters is None:
+    started, code = _usage_errors(parser, start)
+    if started is None:
         return code
+    parameters, warnings = started
+    for warning in warnings:
+        if warning.startswith("device="):                    # the others are shown by the run itself
+            print(f"warning: {warning}", file=sys.stderr)
     parameters.output_dir = str(parameters.run_folder())
     return _run(parser, Path(parameters.output_dir), lambda: parameters.evaluate(make_progress(progress_kind)))
 
@@ -143,30 +146,39 @@ def _usage_errors(parser: argparse.ArgumentParser, function):
 
 def _run(parser: argparse.ArgumentParser, folder: Path, run) -> int:
     """Run it, then print the table and the folder, also when it was interrupted or failed. Exit code as documented."""
+    from lerobot_nb.envs.workers import Terminated
     from lerobot_nb.evaluation.run_folder import RunFolderError
 
+    before, go_on = _manifest_bytes(folder), f"go on with: lerobot-nb eval --resume {folder}"
     try:
         finished = run()
     except RunFolderError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
     except (ValueError, TypeError, ImportError, OSError) as error:
-        if (folder / "run.json").exists():                   # it had begun: not a matter of usage
+        if _manifest_bytes(folder) != before:                # it had begun: not a matter of usage
             _print_result(folder)
             raise
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        _print_result(folder)
-        print(f"interrupted; go on with: lerobot-nb eval --resume {folder}", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, Terminated) as error:
+        begun = _manifest_bytes(folder) != before
+        if begun:
+            _print_result(folder)
+        print(f"interrupted; {go_on}" if begun or before else "interrupted before anything was run", file=sys.stderr)
+        return error.code if isinstance(error, Terminated) else 130
     except BaseException:
         _print_result(folder)
         raise
     _print_result(folder)
     if finished.status != "finished":
-        print(f"the run was {finished.status}, see {folder / 'run.json'}; go on with: lerobot-nb eval --resume {folder} --retry_errors", file=sys.stderr)
+        print(f"the run was {finished.status}: {finished.reason or 'see ' + str(folder / 'run.json')}\n{go_on} --retry_errors", file=sys.stderr)
     return finished.exit_code
+
+
+def _manifest_bytes(folder: Path) -> bytes | None:
+    path = folder / "run.json"
+    return path.read_bytes() if path.is_file() else None
 
 
 def _print_result(folder: Path) -> None:
@@ -177,11 +189,15 @@ def _print_result(folder: Path) -> None:
     except FileNotFoundError:                                # stopped before there was anything to report
         return
     print(report.text())
-    errors = [record for record in report.records() if record.error] if report.eval_info["overall"]["n_errors"] else []
+    records = report.records()
+    errors = [record for record in records if record.end_reason == "error"]
     for record in errors[:5]:
         print(f"error in {'/'.join(map(str, record.key))}: {outcome(record).removeprefix('error: ')}")
     if len(errors) > 5:
-        print(f"{len(errors) - 5} more errors, see {folder / 'episodes.jsonl'}")
+        print(f"{len(errors) - 5} more, see {folder / 'episodes.jsonl'}")
+    unfilmed = [record for record in records if record.end_reason != "error" and record.error]
+    if unfilmed:
+        print(f"no video of {len(unfilmed)} episode{'s' * (len(unfilmed) != 1)}: {unfilmed[0].error.strip().splitlines()[0]}")
     print(f"\nrun folder: {folder}")
 
 # %% ../nbs/cli.ipynb #ded256f1
@@ -193,9 +209,9 @@ def report_command(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     from lerobot_nb.results.report import Report
 
-    report, code = _usage_errors(parser, lambda: Report(arguments.folder))
-    if report is not None:
-        print(report.text(arguments.markdown))
+    text, code = _usage_errors(parser, lambda: Report(arguments.folder).text(arguments.markdown))
+    if text is not None:
+        print(text)
     return code
 
 
@@ -226,7 +242,9 @@ def rerun_command(argv: Sequence[str]) -> int:
     record, differences = result
     print(f"{arguments.episode}: {outcome(record)}, sum of rewards {record.sum_reward}")
     if record.video_path:
-        print(f"video: {record.video_path}")
+        print(f"video: {Path(arguments.folder) / record.video_path}")
+    elif record.error and record.end_reason != "error":
+        print(f"no video: {record.error.strip().splitlines()[0]}")
     print(f"differs from its record in {', '.join(differences)}" if differences else "equal to its record")
     return 1 if differences else 0
 
@@ -242,6 +260,8 @@ def tasks_command(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="as JSON")
     arguments = parser.parse_args(argv)
     if arguments.benchmark is None:
+        if arguments.task or arguments.task_ids:
+            parser.error("--task and --task_ids go with --benchmark")
         names = EnvConfig.known()
         print(json.dumps(names) if arguments.json else "\n".join(names))
         return 0

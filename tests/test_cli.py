@@ -176,3 +176,146 @@ def test_dashes_and_underscores_are_the_same(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["eval", "--n-episodes", "0"]) == 2 and "n_episodes" in capsys.readouterr().err
     assert main(["eval", "--task=mt-10"]) == 2 and "'mt-10'" in capsys.readouterr().err
+
+
+POLICIES = '''
+import sys
+import numpy as np
+from lerobot_nb import Policy
+
+class Leaves(Policy):
+    """Calls sys.exit in the middle of an episode."""
+    placements, batch_format, needs_images = ("driver", "worker"), "numpy", False
+
+    def __init__(self, code=0):
+        self.code = code
+
+    def predict(self, slots, batch):
+        sys.exit(self.code)
+
+class Odd(Policy):
+    batch_format, needs_images = "nump", False
+
+class Nowhere(Policy):
+    placements, needs_images = ("gpu",), False
+
+class NeedsWeights(Policy):
+    needs_images = False
+
+    def __init__(self, path):
+        raise FileNotFoundError(path)
+'''
+
+
+@pytest.fixture
+def modules(tmp_path):
+    """A working folder with modules of a user."""
+    (tmp_path / "mine.py").write_text(POLICIES)
+    (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
+    (tmp_path / "raising.py").write_text("x = 1\n\nraise RuntimeError('no licence')\n")
+    (tmp_path / "registers.py").write_text(
+        "import gymnasium, numpy as np\n"
+        "class Dot(gymnasium.Env):\n"
+        "    metadata = {'render_modes': ['rgb_array'], 'render_fps': 10}\n"
+        "    observation_space = action_space = gymnasium.spaces.Box(-1, 1, (1,))\n"
+        "    def __init__(self, render_mode=None): self.render_mode = render_mode\n"
+        "    def reset(self, *, seed=None, options=None): super().reset(seed=seed); return np.zeros(1, np.float32), {}\n"
+        "    def step(self, action): return np.zeros(1, np.float32), 1.0, False, False, {}\n"
+        "    def render(self): return np.zeros((32, 32, 3), np.uint8)\n"
+        "gymnasium.register('Mine/Dot-v0', Dot, max_episode_steps=5)\n")
+    return tmp_path
+
+
+def installed(*words, cwd):
+    """As the installed command is called: the current folder is not on the path by itself."""
+    code = f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {str(Path(__file__).resolve().parent.parent)!r}); " \
+           "from lerobot_nb.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", code, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.parametrize("placement", ["driver", "worker"])
+def test_a_policy_that_leaves_is_an_error_and_no_success_of_the_run(modules, placement):
+    done = installed("eval", "--task", "reach-v3", "--policy", "mine:Leaves", "--n_episodes", 1, "--render", "none", "--output_dir", "run", "--max_retries", 0,
+                     "--placement", placement, "--progress", "none", cwd=modules)
+    assert done.returncode == 3, (done.returncode, done.stdout, done.stderr)
+    assert json.loads((modules / "run/eval_info.json").read_text())["overall"]["n_errors"] == 1
+    assert "max_error_rate" in done.stderr and "go on with" in done.stderr
+
+
+@pytest.mark.parametrize("policy, words", [
+    ("mine:Odd", ["batch_format='nump'", "numpy"]), ("mine:Nowhere", ["placements=('gpu',)", "driver"]), ("mine:NeedsWeights", ["mine:NeedsWeights", "path"]),
+    ("broken:X", ["broken.py, line 2", "SyntaxError"]), ("raising:X", ["raising.py, line 3", "no licence"]),
+])
+def test_a_policy_that_can_not_be_made_is_said_in_a_line(modules, policy, words):
+    done = installed("eval", "--task", "reach-v3", "--policy", policy, "--render", "none", "--output_dir", "run", cwd=modules)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and not (modules / "run").exists()
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_a_package_that_registers_ids_is_known_to_resume_and_rerun(modules):
+    done = installed("eval", "--benchmark", "gym", "--task", "Mine/Dot-v0", "--env_kwargs", '{"package_name": "registers"}', "--policy", "random", "--n_episodes", 2,
+                     "--render", "all", "--output_dir", "run", "--progress", "none", cwd=modules)
+    assert done.returncode == 0, done.stderr
+    lines = (modules / "run/episodes.jsonl").read_text().splitlines()
+    (modules / "run/episodes.jsonl").write_text(lines[0] + "\n")
+    command = json.loads((modules / "run/run.json").read_text())["command"]
+    done = installed("eval", "--resume", "run", "--progress", "none", cwd=modules)
+    assert done.returncode == 0 and len((modules / "run/episodes.jsonl").read_text().splitlines()) == 2, done.stderr
+    manifest = json.loads((modules / "run/run.json").read_text())
+    assert manifest["command"] == command and "--resume" in manifest["sessions"][1]["command"]
+    done = installed("rerun", "run", "--episode", "gym/0/1", cwd=modules)
+    assert done.returncode == 0 and "equal to its record" in done.stdout, done.stderr
+    video, = [line.removeprefix("video: ") for line in done.stdout.splitlines() if line.startswith("video: ")]
+    assert (modules / video).is_file()
+
+
+@pytest.mark.parametrize("words", [("--policy", "zero"), ("--output_dir", "other"), ("--task", "mt10")])
+def test_a_wrong_option_with_resume_is_a_matter_of_usage(finished, words):
+    folder, _ = finished
+    done = lerobot_nb("eval", "--resume", "run", *words, cwd=folder)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and words[0] in done.stderr and not done.stdout
+
+
+def test_folders_that_hold_no_run_are_named(finished, tmp_path):
+    folder, _ = finished
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list/run.json").write_text("[]")
+    for words in (("eval", "--resume", tmp_path / "nowhere"), ("eval", "--resume", tmp_path / "empty"), ("rerun", tmp_path / "empty", "--episode", "a/0/0"),
+                  ("eval", "--resume", tmp_path / "list"), ("report", tmp_path / "empty")):
+        done = lerobot_nb(*words, cwd=tmp_path)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert "run.json" in done.stderr or "holds no run" in done.stderr
+
+
+def test_broken_files_of_a_run_are_named(finished, tmp_path):
+    import shutil
+
+    folder, _ = finished
+    for name, text, command in (("eval_info.json", "{", "report"), ("eval_info.json", '{"a": 1}', "report"), ("run.json", "{", "report"), ("episodes.jsonl", "x\n", "resume")):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.copytree(folder / "run", tmp_path / "run")
+        path = tmp_path / "run" / name
+        path.write_text(text + path.read_text() if name == "episodes.jsonl" else text)
+        done = lerobot_nb("report", "run", cwd=tmp_path) if command == "report" else lerobot_nb("eval", "--resume", "run", cwd=tmp_path)
+        assert done.returncode == 2 and name in done.stderr and "Traceback" not in done.stderr, (name, done.stderr)
+
+
+def test_sums_of_an_earlier_session_do_not_survive_a_kill(tmp_path):
+    words = ("eval", "--task", "reach-v3", "--policy", "random", "--n_episodes", 6, "--episode_length", 300, "--batch_size", 1, "--render", "none", "--progress", "none")
+    assert lerobot_nb(*words, "--output_dir", "run", cwd=tmp_path).returncode == 0
+    path = tmp_path / "run/episodes.jsonl"
+    path.write_text(path.read_text().splitlines()[0] + "\n")                      # as if it had been interrupted after one
+    process = subprocess.Popen([sys.executable, "-m", "lerobot_nb.cli", "eval", "--resume", "run", "--progress", "none"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while path.read_bytes().count(b"\n") < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    n_records = path.read_bytes().count(b"\n")
+    assert 3 <= n_records < 6 and not (tmp_path / "run/eval_info.json").exists()
+    assert f"0/{n_records}" in lerobot_nb("report", "run", cwd=tmp_path).stdout
+    assert lerobot_nb("eval", "--resume", "run", "--progress", "none", cwd=tmp_path).returncode == 0
+    manifest, eval_info = (json.loads((tmp_path / "run" / name).read_text()) for name in ("run.json", "eval_info.json"))
+    assert [session["status"] for session in manifest["sessions"]] == ["finished", "killed", "finished"]
+    assert eval_info["overall"]["eval_s"] is None and eval_info["overall"]["n_evaluated"] == 6

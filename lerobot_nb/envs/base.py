@@ -8,6 +8,7 @@ __all__ = ['resolve', 'import_path', 'TaskInfo', 'EpisodeSpec', 'FeatureType', '
 # %% ../../nbs/envs/base.ipynb #84b7606e
 import importlib
 import json
+import traceback
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -25,12 +26,20 @@ def resolve(path: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ImportError(f"{path!r}: no module {error.name!r} can be imported here; install it, start from its folder, or put its folder on PYTHONPATH") from error
+    except Exception as error:                   # whatever the module does when it is imported
+        where = f"{error.filename}, line {error.lineno}" if isinstance(error, SyntaxError) else _last_line_of(error)
+        raise ImportError(f"{path!r}: importing {module_name!r} failed in {where}: {type(error).__name__}: {error}") from error
     found = module
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise ValueError(f"{path!r}: module {module_name!r} has no {attribute!r}")
         found = getattr(found, name)
     return found
+
+
+def _last_line_of(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}, line {last.lineno}"
 
 
 def import_path(thing: Any) -> str:

@@ -179,7 +179,7 @@ class GymEnvConfig(EnvConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.gym_id is None and self.task is None:
-            raise ValueError("the benchmark 'gym' needs a registered environment: give gym_id, such as gym_id='CartPole-v1'")
+            raise ValueError("the benchmark 'gym' needs a registered environment: give gym_id (or task), such as gym_id='CartPole-v1'")
         if self.gym_id is not None and self.task not in (None, self.gym_id):
             raise ValueError(f"gym_id={self.gym_id!r} and task={self.task!r} name different environments; give one of them")
         self.gym_id = self.task = self.gym_id or self.task
@@ -218,6 +218,8 @@ class GymEnvConfig(EnvConfig):
 
     def needs_opengl(self, films: bool) -> bool:
         """For videos of MuJoCo's environments; the others draw in their own ways."""
+        if self.package_name:
+            _import_package(self.package_name)
         return films and any("mujoco" in str(find_spec(gym_id).entry_point) for gym_id in split_names(self.gym_id, "gym_id"))
 
     def check(self) -> list[str]:

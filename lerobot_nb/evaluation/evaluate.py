@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
+from ..envs.config import EnvConfig, make_env_config
+from ..envs.workers import Terminated
 from .config import EvalConfig
 from .plan import Plan
 from .run_folder import RunFolder, RunFolderError, command_line, git_commit, machine, new_run_path, package_versions
@@ -71,9 +73,9 @@ def _benchmark(env: Any, policy: Policy, films: bool) -> _Benchmark:
 
 def _as_config(env: Any) -> Any:
     if isinstance(env, str):
-        from lerobot_nb.envs.config import make_env_config
-
         return make_env_config(env)
+    if not isinstance(env, (EnvConfig, Mapping)):
+        raise TypeError(f"env must be a benchmark's name, its EnvConfig (make_env_config), or the mapping that make_env returns; got {type(env).__name__}")
     return env
 
 
@@ -96,6 +98,11 @@ class EvalRun:
     eval_info: dict
     status: str
     reason: str | None = None
+
+    def __repr__(self) -> str:
+        overall = self.eval_info.get("overall", {})
+        errors = f", {overall['n_errors']} ended in an error" if overall.get("n_errors") else ""
+        return f"<run in {self.folder}, {self.status}: {overall.get('n_success', 0)} successes in {overall.get('n_evaluated', 0)} episodes{errors}>"
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "EvalRun":
@@ -145,7 +152,9 @@ def evaluate(
     Raises ValueError or TypeError for wrong arguments, OSError where the benchmark can't run on this machine, RunFolderError where the folder can't be used;
     all of them before a simulator starts. KeyboardInterrupt and SystemExit (SIGTERM, SIGHUP) are raised again when the folder is in order.
     """
-    config = config or EvalConfig()
+    config = EvalConfig() if config is None else config
+    if not isinstance(config, EvalConfig):
+        raise TypeError(f"config must be an EvalConfig, such as EvalConfig(n_episodes=10); got {config!r}")
     by_name, env = isinstance(env, str), _as_config(env)
     policy_request = {"policy": policy, "kwargs": policy_kwargs or {}} if isinstance(policy, str) else None
     policy = make_policy(policy, _config_of(env), **(policy_kwargs or {}))
@@ -165,9 +174,10 @@ def evaluate(
 
     folder = RunFolder(output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name))
     folder.open(resume)
+    command = command or command_line()
     try:
         manifest = {
-            "status": "running", "reason": None, "started": _now(), "ended": None, "command": command or command_line(), "benchmark": benchmark.name,
+            "status": "running", "reason": None, "started": _now(), "ended": None, "command": command, "benchmark": benchmark.name,
             "env_config": env_config.to_dict() if env_config is not None else None, "protocol": env_config.protocol if env_config is not None else None,
             "plan": plan.identity(), "eval_config": config.to_dict(), "policy": policy.identity(), "policy_request": policy_request,
             "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),
@@ -176,7 +186,7 @@ def evaluate(
         kept = _Kept()
         if resume:
             manifest, kept = _take_up(folder, manifest, retry_errors)
-        return _run(folder, manifest, plan, benchmark, policy, placement, config, kept, progress)
+        return _run(folder, manifest, plan, benchmark, policy, placement, config, kept, progress, command)
     finally:
         folder.close()
 
@@ -205,7 +215,7 @@ def _now() -> str:
 
 
 def _run(
-    folder: RunFolder, manifest: dict, plan: Plan, benchmark: _Benchmark, policy: Policy, placement: str, config: EvalConfig, kept: "_Kept", progress: Any,
+    folder: RunFolder, manifest: dict, plan: Plan, benchmark: _Benchmark, policy: Policy, placement: str, config: EvalConfig, kept: "_Kept", progress: Any, command: str,
 ) -> EvalRun:
     from lerobot_nb.evaluation.video import video_name
     from lerobot_nb.results.rates import SuccessRate
@@ -225,16 +235,17 @@ def _run(
         "placement": placement, "slots": runner.slots, "n_spare": runner.n_spare, "max_batch": runner.max_batch, "lock_step": policy.lock_step,
         "use_async_envs": config.use_async_envs,
     }
-    session = {"started": _now(), "ended": None, "status": "running", "command": manifest["command"], "times": None}
+    session = {"started": _now(), "ended": None, "status": "running", "command": command, "times": None}
     manifest["sessions"] = [*manifest["sessions"], session]
     folder.write_manifest(manifest)
+    folder.eval_info_path.unlink(missing_ok=True)       # sums of an earlier session are no longer true; nobody shall read them if this one is killed
     _sweep_videos(folder)
 
     status, reason = "interrupted", None
     with _logged_to(folder.log_path), _signals_raise():
         for warning in manifest["warnings"]:
             log.warning("%s", warning)
-        log.info("%d episodes to run in %d slots, %d spare, policy %s in the %s", runner.schedule.n_to_run, runner.slots, runner.n_spare, policy.name, placement, extra={"event": "start"})
+        log.info("episodes to run: %d; slots: %d; spare workers: %d; policy %s in the %s", runner.schedule.n_to_run, runner.slots, runner.n_spare, policy.name, placement, extra={"event": "start"})
         try:
             if progress is not None:
                 for warning in manifest["warnings"]:
@@ -277,7 +288,8 @@ def _run(
 
 def _sum_up(folder: RunFolder, manifest: dict, plan: Plan) -> dict:
     """eval_info.json, from the records on disk."""
-    eval_s = sum((one["times"] or {}).get("wall_s", 0.0) for one in manifest["sessions"])
+    times = [one["times"] for one in manifest["sessions"]]
+    eval_s = None if None in times else sum(one["wall_s"] for one in times)         # how long a session took that was killed, nobody knows
     records = read_records(folder.episodes_path) if folder.episodes_path.exists() else ()
     eval_info = build_eval_info(records, eval_s=eval_s, tasks=plan.tasks)
     write_eval_info(folder.eval_info_path, eval_info)
@@ -363,7 +375,8 @@ def _take_up(folder: RunFolder, manifest: dict, retry_errors: bool) -> tuple[dic
     if manifest["policy_request"] is None and not manifest["policy"].get("weights_sha256"):
         warnings.append("the policy is a Python object without weights to compare: whether it is the one that the run was started with can't be told")
     kept = _kept(read_records(folder.episodes_path) if folder.episodes_path.exists() else (), retry_errors)
-    return manifest | {"started": old["started"], "sessions": old["sessions"], "warnings": warnings}, kept
+    sessions = [session | {"status": "killed"} if session["status"] == "running" else session for session in old["sessions"]]
+    return manifest | {"started": old["started"], "command": old["command"], "sessions": sessions, "warnings": warnings}, kept
 
 
 def _without(data: Any, names: tuple[str, ...]) -> Any:
@@ -438,7 +451,7 @@ def _signals_raise() -> Iterator[None]:
         return
 
     def leave(number, frame):
-        raise SystemExit(128 + number)
+        raise Terminated(128 + number)
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]       # nohup, for one, has its reasons
@@ -487,6 +500,7 @@ def rerun_episode(folder: str | os.PathLike, episode: str, *, video: bool = True
     config = dataclasses.replace(config, n_episodes=config.n_episodes, batch_size=1, n_spare=0, render="all" if video else "none", n_episodes_to_render=None)
     policy = make_policy(policy, env_config, **kwargs)
     benchmark = _benchmark(env_config, policy, video)
+    benchmark.env_config.check()
     _choose_gl(benchmark.env_config, video)
     plan = Plan(tuple(benchmark.tasks), config.n_episodes, config.seed)
     wanted = before.key
@@ -497,4 +511,4 @@ def rerun_episode(folder: str | os.PathLike, episode: str, *, video: bool = True
         video_path_of=lambda spec: path if video else None, preload=tuple(benchmark.env_config.preload),
     )
     record = next(iter(list(runner.run())))
-    return record, [name for name in same_episode(before, record) if name != "video_path"]
+    return record, same_episode(before, record, ignore=["video_path", "error"])       # an error's text may name a process; a failed video changes no episode

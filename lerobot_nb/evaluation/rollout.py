@@ -6,7 +6,7 @@
 __all__ = ['rollout', 'eval_policy_all', 'eval_policy']
 
 # %% ../../nbs/evaluation/rollout.ipynb #537f63ce
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo
 from .config import EvalConfig
-from .episode import check_actions, end_policy_episode, make_batcher
+from .episode import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
 from ..policies.base import AdaptedPolicy, Episode, Policy, make_policy
 
 # %% ../../nbs/evaluation/rollout.ipynb #1b7eec0b
@@ -30,8 +30,11 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
     """
     import torch
 
+    _expect_vector_env(env)
     policy = make_policy(policy, getattr(env, "env_config", None))
     batcher = make_batcher(policy, getattr(env, "env_config", None))
+    if seeds is not None and (isinstance(seeds, (int, str)) or len(seeds) != env.num_envs):
+        raise ValueError(f"seeds must be a list with one number for each of the {env.num_envs} environments, got {seeds!r}")
     seeds = [None] * env.num_envs if seeds is None else list(seeds)
     task = env.task or TaskInfo("rollout", 0, "rollout", "")
     slots = list(range(env.num_envs))
@@ -50,7 +53,11 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
             begun.append(slot)
         while not done.all():
             actions = batcher.finish(policy.predict(slots, batcher(_rows(observation, slots), episodes)))
-            for action in check_actions(actions, env.num_envs, env.single_action_space).swapaxes(0, 1):
+            actions = check_actions(actions, env.num_envs, env.single_action_space)
+            problem = row_error(actions)
+            if problem:
+                raise PolicyError(problem)
+            for action in actions.swapaxes(0, 1):
                 if return_observations:
                     seen.append(batcher(_rows(observation, slots), episodes))
                 observation, reward, terminated, truncated, info = env.step(action, mask=~done)
@@ -73,6 +80,12 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
             name: torch.stack([torch.as_tensor(one[name]) for one in seen], dim=1) for name in seen[0] if not isinstance(seen[0][name], (list, dict))
         }
     return result
+
+
+def _expect_vector_env(env: Any) -> None:
+    if not hasattr(env, "num_envs"):
+        hint = "; a mapping of them goes to eval_policy_all, or take one: envs[suite][task_id]" if isinstance(env, Mapping) else ""
+        raise TypeError(f"env must be a LazyVectorEnv, as make_env makes them, not {type(env).__name__}{hint}")
 
 
 def _rows(observation: Any, slots: Sequence[int]) -> list:
@@ -123,6 +136,8 @@ def eval_policy_all(
     from lerobot_nb.evaluation.video import RenderRule, video_name
     from lerobot_nb.results.eval_info import build_eval_info
 
+    if not isinstance(envs, Mapping):
+        raise TypeError(f"envs must be the mapping {{suite: {{task_id: LazyVectorEnv}}}} that make_env returns, not {type(envs).__name__}; one of them goes to eval_policy")
     if max_episodes_rendered and videos_dir is None:
         raise ValueError(f"max_episodes_rendered={max_episodes_rendered} needs videos_dir, a folder for the videos")
     policy = _as_policy(policy, _config_of(envs), preprocessor, postprocessor)
@@ -178,6 +193,7 @@ def eval_policy(
     Returns `{"per_episode": [{episode_ix, sum_reward, max_reward, success, seed}], "aggregated": {avg_sum_reward, avg_max_reward, pc_success, eval_s, eval_ep_s, …}}`,
     with "video_paths" where there are videos and "episodes" with `return_episode_data`. Episodes that ended in an error are not in "per_episode".
     """
+    _expect_vector_env(env)
     task = env.task or TaskInfo("env", 0, "env", "")
     info = eval_policy_all(
         {task.suite: {task.task_id: env}}, policy, env_preprocessor, env_postprocessor, preprocessor, postprocessor, n_episodes,

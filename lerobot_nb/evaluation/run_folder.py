@@ -126,9 +126,14 @@ class RunFolder:
     def manifest(self) -> dict:
         """The content of run.json; RunFolderError where it is missing or no JSON."""
         try:
-            return json.loads(self.manifest_path.read_text(encoding="utf-8"))
+            manifest = json.loads(self.manifest_path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RunFolderError(f"{self.path} holds no run: there is no run.json in it; give the folder that the run printed") from error
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{self.manifest_path} can't be read: {error}") from error
+        if not isinstance(manifest, dict) or not {"plan", "eval_config", "sessions"} <= manifest.keys():
+            raise RunFolderError(f"{self.manifest_path} is not the manifest of a run: plan, eval_config or sessions are missing in it")
+        return manifest
 
     def append(self, record: EpisodeRecord) -> None:
         append_record(self.episodes_path, record)

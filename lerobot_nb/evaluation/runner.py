@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
-from ..envs.workers import LocalWorker, Worker, WorkerFault, WorkerHung, close_workers, preload_modules, start_worker
+from ..envs.workers import LocalWorker, Terminated, Worker, WorkerFault, WorkerHung, close_workers, preload_modules, start_worker
 from .config import EvalConfig
 from lerobot_nb.evaluation.episode import (
     HEARTBEAT_S, EpisodeJob, PolicyError, check_actions, decode_heartbeat, decode_reply, encode_chunk, end_policy_episode, make_batcher, row_error,
@@ -370,7 +370,9 @@ class Runner:
         seat.begun = time.perf_counter()
         try:
             self.policy.begin_episode(slot, seat.episode)
-        except Exception as error:
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:
             self._free_slots.append(slot)
             self._abandon(seat, _policy_raised(error))
             return
@@ -385,7 +387,9 @@ class Runner:
             batch = self._batcher([row.looked_at if row.looked_at is not None else row.worker.observation for row in rows], [row.episode for row in rows])
             actions = self._batcher.finish(self.policy.predict([row.slot for row in rows], batch))
             actions = check_actions(actions, len(rows), rows[0].action_space)
-        except Exception as error:
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:
             text = str(error) if isinstance(error, PolicyError) else _policy_raised(error)
             if len(rows) > 1:                  # whose fault is it? Each runs again, from its spec, and the policy is asked about it alone
                 log.warning("%s; the %d episodes of the batch run again, each alone", text.splitlines()[0], len(seats))
@@ -552,7 +556,7 @@ class Runner:
         self.times.n_replaced_workers += 1
 
 
-def _policy_raised(error: Exception) -> str:
+def _policy_raised(error: BaseException) -> str:
     import traceback
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))

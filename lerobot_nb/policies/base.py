@@ -12,7 +12,7 @@ import json
 import os
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -61,9 +61,18 @@ class PolicySpec:
             raise TypeError(f"the arguments of policy {self.target} must be plain data (numbers, strings, lists, dicts): {error}") from None
 
     def build(self) -> "Policy":
-        policy = resolve(self.target)(**self.kwargs)
+        policy = _construct(self.target, resolve(self.target), self.kwargs)
         policy.spec = self
         return policy
+
+
+def _construct(path: str, target: Callable, kwargs: dict) -> Any:
+    """`target(**kwargs)`; what it raises is told with the policy's name."""
+    try:
+        return target(**kwargs)
+    except (Exception, SystemExit) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"policy {path} could not be made with the arguments {kwargs} (policy_kwargs): {type(error).__name__}: {error}") from error
 
 
 class Policy:
@@ -71,7 +80,7 @@ class Policy:
 
     Class attributes say what the policy needs and allows:
 
-    name: how the policy is called in reports.
+    name: how the policy is called in reports; the name of the class where it says nothing.
     placements: where it may run; "driver" (one copy, batched over slots), "worker" (a copy in each worker, one episode at a time).
     batch_format: "torch" gives `predict` what `preprocess_observation` and the environment's processors make of the observations;
         "numpy" gives it the environment's own observations, stacked.
@@ -88,6 +97,11 @@ class Policy:
     n_action_steps = 1
     lock_step = False
     spec: PolicySpec | None = None
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if cls.name == Policy.name:
+            cls.name = cls.__name__
 
     def begin_run(self) -> None:
         """Called once before the first episode of a run."""
@@ -296,7 +310,7 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
     if isinstance(policy, Policy):
         if kwargs:
             raise TypeError(f"{policy.name} is built already; the arguments {sorted(kwargs)} come too late")
-        return policy
+        return _checked(policy)
     if not isinstance(policy, str):
         if inspect.isclass(policy):
             policy = import_path(policy)
@@ -305,12 +319,18 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
     path = policy_path(policy, env_config)
     target = resolve(path)
     if inspect.isclass(target) and issubclass(target, Policy):
-        return PolicySpec(path, kwargs).build()
-    try:
-        made = target(**kwargs)
-    except TypeError as error:
-        raise TypeError(f"{path} could not be made with the arguments {kwargs}: {error}") from error
-    return made if isinstance(made, Policy) else AdaptedPolicy(made, name=policy)
+        return _checked(PolicySpec(path, kwargs).build())
+    made = _construct(path, target, kwargs)
+    return _checked(made) if isinstance(made, Policy) else AdaptedPolicy(made, name=policy)
+
+
+def _checked(policy: Policy) -> Policy:
+    """The policy; ValueError where what it says of itself makes no sense."""
+    if isinstance(policy.placements, str) or not policy.placements or not set(policy.placements) <= {"driver", "worker"}:
+        raise ValueError(f"policy {policy.name!r}: placements={policy.placements!r}; it must be a tuple of 'driver', 'worker' or both")
+    if policy.batch_format not in ("torch", "numpy"):
+        raise ValueError(f"policy {policy.name!r}: batch_format={policy.batch_format!r}; allowed are 'torch' and 'numpy'")
+    return policy
 
 
 def policy_path(name: str, env_config: Any = None) -> str:

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: can't write {arguments.output}: {error.strerror or error}", file=sys.stderr)
         return 1
-    print(f"wrote {arguments.output}: {len(descriptions)} tasks")
+    print(f"wrote {arguments.output}: {len(descriptions)} task{'s' * (len(descriptions) != 1)}")
     return 0
 
 # %% ../../nbs/results/descriptions.ipynb #854a1adc

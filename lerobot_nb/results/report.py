@@ -329,7 +329,15 @@ class Report:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is broken: {error}") from error
+        if not isinstance(content, dict) or (name == "eval_info.json" and not {"per_task", "per_group", "overall"} <= content.keys()):
+            raise ValueError(f"{path} does not hold what a run writes there")
+        return content
 
     @property
     def eval_info(self) -> dict[str, Any]:
@@ -375,9 +383,12 @@ class Report:
         return choose_videos(self.records(), most, [(task["task_group"], task["task_id"]) for task in self.eval_info["per_task"]])
 
     def errors(self, most: int = 10):
-        """The episodes that ended in an error, and why; None if there are none."""
+        """The episodes that ended in an error, and why, then those whose video failed; None if there are none."""
+        records = self.records()
         items = [(f"{record.suite}/{record.task_id}/{record.episode_index} (attempt {record.attempt})", (record.error or "unknown").strip())
-                 for record in self.records() if record.end_reason == "error" or record.error]
+                 for record in records if record.end_reason == "error"]
+        items += [(f"{record.suite}/{record.task_id}/{record.episode_index}, evaluated, but its video is missing", record.error.strip())
+                  for record in records if record.end_reason != "error" and record.error]
         if not items:
             return None
         left_out = [("…", f"{len(items) - most} more, see episodes.jsonl")] if len(items) > most else []
