@@ -220,6 +220,8 @@ class PickAndPlace(Arm):
             score += 0.02 if grasp.kind == "handle" else 0.0
             own = world.clearance(points, world.geoms_of(name)).min()
             score += 5 * min(own - 0.002, 0) + min(own, 0.012) - (0.05 if grasp.kind == "part" else 0.0) * np.linalg.norm(grasp.position[:2] - centre)
+        if grasp.kind == "handle":                                                          # a handle is the surer second try
+            score += 0.03 * any(failed == name for failed, _ in self._failed)
         score -= 0.02 * sum(failed == name and np.linalg.norm(grasp.position[:2] - xy) < 0.02 for failed, xy in self._failed)
         return score
 
