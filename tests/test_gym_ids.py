@@ -162,3 +162,13 @@ def test_several_ids_are_tasks_of_one_suite():
 def test_wrong_configurations(kwargs, message):
     with pytest.raises(ValueError, match=message):
         make_env_config("gym", **kwargs)
+
+
+def test_a_success_that_is_no_truth_value_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "says_yes.py").write_text(MODULE.replace("np.float32(self.x > 1)", "'yes'").replace("reach_package", "says_yes"))
+    monkeypatch.syspath_prepend(tmp_path)
+    config = make_env_config("gym", gym_id="says_yes/Reach-v0", package_name="says_yes", render_mode=None)
+    env = config.env_factory(config.tasks()[0])()
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="'is_success'.*'yes'"):
+        env.step(np.zeros(1, np.float32))

@@ -121,6 +121,8 @@ class GymIdEnv(gymnasium.Env):
         for name in ("is_success", "success"):
             if name in info:
                 self.has_success = True
+                if not isinstance(info[name], (bool, int, float, np.bool_, np.number, np.ndarray)):
+                    raise TypeError(f"info[{name!r}] must be a truth value or a number, not {info[name]!r}")
                 return info | {"is_success": bool(info[name])}
         return info
 
