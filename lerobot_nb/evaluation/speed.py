@@ -214,13 +214,11 @@ def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 4) -> dict
 
 # %% ../../nbs/evaluation/speed.ipynb #45b9c2bf
 def _bare_switches(env_config: Any, results: Any) -> None:
-    import numpy
-
     ends = []
     for task in env_config.tasks():
         env = env_config.env_factory(task)()
         env.reset(seed=1000)
-        env.step(numpy.zeros(env.action_space.shape, env.action_space.dtype))
+        env.step(np.zeros(env.action_space.shape, env.action_space.dtype))
         env.close()
         ends.append(time.perf_counter())
     results.put({"s": statistics.median(after - before for before, after in zip(ends[1:], ends[2:]))})
