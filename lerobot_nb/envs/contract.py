@@ -38,6 +38,7 @@ def _play(env: Any, actions: np.ndarray, init_state_id: int | None, look: Callab
         demand((observation is None) == (not look(step)), f"step(action, observe={look(step)}) must return {'an observation' if look(step) else 'None as observation'}")
         demand(type(info.get("is_success")) is bool, f"info['is_success'] must be a bool after step {step}, not {info.get('is_success')!r}")
         demand(not (terminated and truncated), f"step {step} ended the episode both as terminated and as truncated")
+        demand(terminated or not info["is_success"], f"step {step} reports success and does not end the episode as terminated")
         rewards.append(float(reward))
         if look(step):
             seen[step] = copy.deepcopy(observation)
@@ -56,7 +57,8 @@ def _play(env: Any, actions: np.ndarray, init_state_id: int | None, look: Callab
 def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 10) -> list[TaskInfo]:
     """Try the contract on every task of a benchmark, with random actions; returns the tasks that were tried.
 
-    n_steps: steps of an episode, each of which is played four times. look_every: how seldom the policy looks in the second one.
+    n_steps: steps of an episode, which is played three times, four where pictures are drawn. look_every: how seldom the policy looks in the second one. What holds at the end
+        of an episode is only tried where one ends within these steps.
 
     Raises ContractError for the first promise that is broken. Pictures are drawn where `render_mode` is set.
     """
@@ -71,7 +73,8 @@ def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 
         demand(twin is task or not task.description, f"has the description of task {twin.task_id}, so that a policy can't tell them apart: {task.description!r}")
         env = env_config.env_factory(task)()
         try:
-            for name, expected in (("task_description", task.description), ("max_episode_steps", task.max_episode_steps)):
+            demand(getattr(env, "lazy", False) is True, "lazy must be True: __init__ starts no simulator, reset does")
+            for name, expected in (("task", task.name), ("task_description", task.description), ("max_episode_steps", task.max_episode_steps)):
                 demand(getattr(env, name, None) == expected, f"{name} is {getattr(env, name, None)!r} in the environment and {expected!r} in the configuration")
             demand(env.metadata.get("render_fps") == env_config.fps, f"metadata['render_fps'] is {env.metadata.get('render_fps')!r}, the configuration's fps {env_config.fps!r}")
             last_state = task.n_init_states - 1 if task.n_init_states else None

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.transport import ObservationLayout
-from ..envs.workers import EnvHost
+from ..envs.workers import EnvHost, Terminated
 from ..policies.base import Batcher, Episode, Policy, PolicySpec
 from ..results.records import EpisodeRecord
 
@@ -393,5 +393,7 @@ def _ask_policy(method, *args):
     """Call the policy; what it raises becomes a PolicyError with the traceback."""
     try:
         return method(*args)
-    except Exception as error:
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:
         raise PolicyError(f"the policy raised {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
