@@ -147,7 +147,7 @@ def _usage_errors(parser: argparse.ArgumentParser, function):
 def _run(parser: argparse.ArgumentParser, folder: Path, run) -> int:
     """Run it, then print the table and the folder, also when it was interrupted or failed. Exit code as documented."""
     from lerobot_nb.envs.workers import Terminated
-    from lerobot_nb.evaluation.run_folder import RunFolderError
+    from lerobot_nb.results.run_folder import RunFolderError
 
     before, go_on = _manifest_bytes(folder), f"go on with: lerobot-nb eval --resume {folder}"
     try:
@@ -177,7 +177,9 @@ def _run(parser: argparse.ArgumentParser, folder: Path, run) -> int:
 
 
 def _manifest_bytes(folder: Path) -> bytes | None:
-    path = folder / "run.json"
+    from lerobot_nb.results.run_folder import RunFolder
+
+    path = RunFolder(folder).manifest_path
     return path.read_bytes() if path.is_file() else None
 
 
@@ -227,7 +229,7 @@ def rerun_command(argv: Sequence[str]) -> int:
 
     def rerun():
         from lerobot_nb.evaluation.evaluate import rerun_episode
-        from lerobot_nb.evaluation.run_folder import RunFolderError
+        from lerobot_nb.results.run_folder import RunFolderError
 
         try:
             return rerun_episode(arguments.folder, arguments.episode, video=not arguments.no_video)

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lerobot_nb.evaluation.video import RenderRule, VideoError, VideoWriter, remove_unfinished_videos, video_name
+from lerobot_nb.evaluation.video import RenderRule, VideoError, VideoWriter, remove_unfinished_videos
+from lerobot_nb.results.run_folder import video_name
 
 av = pytest.importorskip("av")
 

@@ -23,11 +23,12 @@ from ..envs.config import EnvConfig, make_env_config
 from ..envs.workers import Terminated
 from .config import EvalConfig
 from .plan import Plan
-from .run_folder import RunFolder, RunFolderError, command_line, git_commit, machine, new_run_path, package_versions
+from .provenance import command_line, git_commit, machine, package_versions
 from .runner import Runner
 from ..policies.base import Policy, make_policy
 from ..results.eval_info import build_eval_info, write_eval_info
 from ..results.records import EpisodeRecord, read_records, same_episode
+from ..results.run_folder import RunFolder, RunFolderError, new_run_path
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +218,7 @@ def _now() -> str:
 def _run(
     folder: RunFolder, manifest: dict, plan: Plan, benchmark: _Benchmark, policy: Policy, placement: str, config: EvalConfig, kept: "_Kept", progress: Any, command: str,
 ) -> EvalRun:
-    from lerobot_nb.evaluation.video import video_name
+    from lerobot_nb.results.run_folder import video_name
     from lerobot_nb.results.rates import SuccessRate
 
     rule = config.render_rule
@@ -505,7 +506,7 @@ def rerun_episode(folder: str | os.PathLike, episode: str, *, video: bool = True
     plan = Plan(tuple(benchmark.tasks), config.n_episodes, config.seed)
     wanted = before.key
     done = {spec.key for spec in plan if spec.key != wanted}
-    path = files.path / "reruns" / f"{episode.replace('/', '_')}.mp4"
+    path = files.reruns / f"{episode.replace('/', '_')}.mp4"
     runner = Runner(
         plan, benchmark.factory_of, policy, config, env_config=benchmark.env_config, placement=_placement(config, policy), done=done, run_folder=files.path,
         video_path_of=lambda spec: path if video else None, preload=tuple(benchmark.env_config.preload),

@@ -244,7 +244,7 @@ class EvalParameters:
 
     def run_folder(self) -> Path:
         """`output_dir`, or a new folder in `outputs/eval`. A notebook that runs inside of the checkout's nbs/ writes beside that, not into it."""
-        from lerobot_nb.evaluation.run_folder import new_run_path
+        from lerobot_nb.results.run_folder import new_run_path
 
         if self.output_dir is not None:
             return Path(self.output_dir)

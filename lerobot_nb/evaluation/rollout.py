@@ -133,8 +133,9 @@ def eval_policy_all(
     from lerobot_nb.evaluation.evaluate import _benchmark, _config_of, _placement
     from lerobot_nb.evaluation.plan import Plan
     from lerobot_nb.evaluation.runner import Runner
-    from lerobot_nb.evaluation.video import RenderRule, video_name
+    from lerobot_nb.evaluation.video import RenderRule
     from lerobot_nb.results.eval_info import build_eval_info
+    from lerobot_nb.results.run_folder import video_name
 
     if not isinstance(envs, Mapping):
         raise TypeError(f"envs must be the mapping {{suite: {{task_id: LazyVectorEnv}}}} that make_env returns, not {type(envs).__name__}; one of them goes to eval_policy")

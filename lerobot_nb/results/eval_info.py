@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .rates import SuccessRate
 from .records import EpisodeRecord, write_json_atomic
+from .run_folder import EVAL_INFO_NAME
 
 # %% ../../nbs/results/eval_info.ipynb #e5073903
 class _EpisodeNumbers(NamedTuple):
@@ -123,4 +124,4 @@ def build_eval_info(
 def write_eval_info(path: str | os.PathLike, eval_info: Mapping[str, Any]) -> Path:
     """Write `eval_info` as strict JSON, replacing the file in one step; a folder gets a file `eval_info.json`."""
     path = Path(path)
-    return write_json_atomic(path / "eval_info.json" if path.is_dir() else path, eval_info)
+    return write_json_atomic(path / EVAL_INFO_NAME if path.is_dir() else path, eval_info)

@@ -25,6 +25,7 @@ if __name__ == "__main__" and not globals().get("__package__") and "__file__" in
 # %% ../../nbs/results/metrics.ipynb #e8643b47
 from .rates import wilson_interval
 from .records import write_json_atomic
+from .run_folder import DESCRIPTIONS_NAME, EVAL_INFO_NAME, METRICS_NAME
 
 # %% ../../nbs/results/metrics.ipynb #9ec5201b
 class _Warnings(list):
@@ -72,7 +73,7 @@ def find_eval_info(artifacts_dir: str | os.PathLike) -> tuple[Path, list[Path]]:
     by_depth: dict[int, list[Path]] = {}
     for folder, subfolders, files in os.walk(top):
         subfolders.sort()
-        path = Path(folder) / "eval_info.json"
+        path = Path(folder) / EVAL_INFO_NAME
         if path.name in files and path.is_file():           # not a link into nowhere
             by_depth.setdefault(len(path.relative_to(top).parts), []).append(path)
     if not by_depth:
@@ -139,7 +140,7 @@ def _interval(metrics: Mapping[str, Any], counts: Mapping[str, int | None]) -> l
 def find_descriptions(artifacts_dir: str | os.PathLike, eval_info_path: Path | None, eval_info: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """`{"<suite>_<task id>": sentence}` and a list of warnings; empty if nothing is known."""
     folders = [Path(artifacts_dir)] + ([eval_info_path.parent] if eval_info_path else [])
-    for path in dict.fromkeys(folder / "task_descriptions.json" for folder in folders):
+    for path in dict.fromkeys(folder / DESCRIPTIONS_NAME for folder in folders):
         if not path.is_file():
             continue
         try:
@@ -203,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     metrics, warnings, problem = collect_metrics(arguments.artifacts_dir, arguments.env, arguments.task, arguments.policy)
     for warning in warnings:
         print(f"warning: {_printable(warning)}", file=sys.stderr)
-    output = Path(arguments.output) if arguments.output else Path(arguments.artifacts_dir) / "metrics.json"
+    output = Path(arguments.output) if arguments.output else Path(arguments.artifacts_dir) / METRICS_NAME
     try:
         write_json_atomic(output, metrics)
     except OSError as error:

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .records import EpisodeRecord, latest_records, read_records
+from .records import EpisodeRecord
+from .run_folder import RunFolder
 
 # %% ../../nbs/results/report.ipynb #6b0370ba
 COLUMNS = ("task", "success", "rate", "95 % interval", "reward", "steps", "errors")
@@ -321,21 +322,21 @@ class Report:
     """
 
     def __init__(self, folder: str | os.PathLike):
-        self.folder = Path(folder)
-        if not (self.folder / "episodes.jsonl").is_file() and not (self.folder / "eval_info.json").is_file():
+        self.files = RunFolder(folder)
+        self.folder = self.files.path
+        if not self.files.episodes_path.is_file() and not self.files.eval_info_path.is_file():
             raise FileNotFoundError(f"{self.folder} holds no run: neither eval_info.json nor episodes.jsonl is there; give the folder that the run printed")
-        self.manifest: dict[str, Any] = self._read("run.json") or {}
-        self._eval_info = self._read("eval_info.json")
+        self.manifest: dict[str, Any] = self._read(self.files.manifest_path) or {}
+        self._eval_info = self._read(self.files.eval_info_path)
 
-    def _read(self, name: str) -> dict[str, Any] | None:
-        path = self.folder / name
+    def _read(self, path: Path) -> dict[str, Any] | None:
         if not path.is_file():
             return None
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{path} is broken: {error}") from error
-        if not isinstance(content, dict) or (name == "eval_info.json" and not {"per_task", "per_group", "overall"} <= content.keys()):
+        if not isinstance(content, dict) or (path == self.files.eval_info_path and not {"per_task", "per_group", "overall"} <= content.keys()):
             raise ValueError(f"{path} does not hold what a run writes there")
         return content
 
@@ -345,13 +346,12 @@ class Report:
         if self._eval_info is None:
             from lerobot_nb.results.eval_info import build_eval_info
 
-            self._eval_info = build_eval_info(read_records(self.folder / "episodes.jsonl"))
+            self._eval_info = build_eval_info(self.files.records())
         return self._eval_info
 
     def records(self) -> list[EpisodeRecord]:
         """One record an episode, sorted."""
-        path = self.folder / "episodes.jsonl"
-        return latest_records(read_records(path)) if path.is_file() else []
+        return list(self.files.records())
 
     def text(self, markdown: bool = False) -> str:
         """The table, for a terminal or a pull request."""
@@ -372,7 +372,7 @@ class Report:
     def videos(self, most: int = 6, width: int = 240, most_bytes: int = 12_000_000):
         """Players for up to `most` videos, failures first."""
         chosen = self._choose_videos(most)
-        return self._display(video_grid(self.folder, chosen, width, most_bytes), f"{_count(chosen)} in {self.folder / 'videos'}")
+        return self._display(video_grid(self.folder, chosen, width, most_bytes), f"{_count(chosen)} in {self.files.videos}")
 
     def gallery(self, most: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")):
         """First and last pictures of up to `most` videos."""
