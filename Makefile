@@ -123,7 +123,7 @@ package: $(tools)               ## wheel and source archive in dist/, checked
 docs: $(tools)    ## the documentation in _docs/; needs Quarto (quarto.org)
 	@command -v quarto >/dev/null || { echo "Quarto is missing: https://quarto.org/docs/get-started (its tests run without it: make test)" >&2; exit 1; }
 	rm -rf _proc _docs
-	$(RUN) PYTHONPATH=nbs python -c "from nbdev.serve import proc_nbs; proc_nbs(n_workers=0)"
+	$(RUN) PYTHONPATH=nbs python -c "from nbdev.serve import proc_nbs; proc_nbs(n_workers=0); from _docs import add_pages_from_the_top; add_pages_from_the_top()"
 	cd _proc && quarto render --no-cache --no-execute && mv _docs ..
 
 lock:               ## newest versions that fit together -> docker/requirements/*.txt
