@@ -63,7 +63,7 @@ def _shifted(self, *, seed=None, options=None):
     return self.look(), info
 
 
-@dataclass
+@dataclass(frozen=True)
 class WalkConfig(EnvConfig):
     fps: int = 10
     broken: str = ""

@@ -75,7 +75,7 @@ def test_wrong_values_are_refused_when_the_configuration_is_made(wrong):
         make_env_config("metaworld", **wrong)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class TwoRooms(EnvConfig):
     task: str = "kitchen"
     fps: int = 25
@@ -93,16 +93,16 @@ def test_registering_a_benchmark():
     EnvConfig.register("two_rooms")(TwoRooms)                       # a module may be imported again
     assert make_env_config("two_rooms", task_ids="1").tasks()[0].name == "room 1"
     with pytest.raises(ValueError, match="'two_rooms' is taken by .*TwoRooms"):
-        EnvConfig.register("two_rooms")(dataclasses.make_dataclass("Other", [], bases=(EnvConfig,)))
+        EnvConfig.register("two_rooms")(dataclasses.make_dataclass("Other", [], bases=(EnvConfig,), frozen=True))
     with pytest.raises(ValueError, match="'metaworld' is taken"):
-        EnvConfig.register("metaworld")(dataclasses.make_dataclass("Other", [], bases=(EnvConfig,)))
+        EnvConfig.register("metaworld")(dataclasses.make_dataclass("Other", [], bases=(EnvConfig,), frozen=True))
     with pytest.raises(NotImplementedError, match="env_target"):
         TwoRooms().env_factory(TwoRooms().tasks()[0])
 
 
 def test_a_class_that_is_not_registered_says_so():
     with pytest.raises(TypeError, match="not registered.*@EnvConfig.register"):
-        dataclasses.make_dataclass("Nameless", [], bases=(EnvConfig,))().to_dict()
+        dataclasses.make_dataclass("Nameless", [], bases=(EnvConfig,), frozen=True)().to_dict()
 
 
 def test_features_follow_the_fields_they_derive_from():

@@ -10,8 +10,8 @@ __all__ = ['unknown_name', 'split_names', 'split_ids', 'select_task_ids', 'EnvCo
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .base import EnvFactory, FeatureType, PolicyFeature, TaskInfo, resolve
@@ -77,11 +77,30 @@ _BUILT_IN = {
 _REGISTERED: dict[str, type["EnvConfig"]] = {}
 
 
-class _Derived(dict):
-    """Features that follow from the other fields; they are derived anew when `dataclasses.replace` changes one of those."""
+class _Derived(dict[str, Any]):
+    """Features as they follow from the other fields. As an argument of a configuration it means "not given": `dataclasses.replace` derives them anew."""
+
+
+class _Following:
+    """A field that follows from the others unless it is given. `derive` computes it, whenever it is read."""
+
+    def __init__(self, derive: Callable[[Any], dict[str, Any]]):
+        self._derive = derive
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._stored = f"_own_{name}"
+
+    def __get__(self, config: Any, owner: type | None = None) -> Any:
+        if config is None:
+            return None                                       # the field's default
+        own = config.__dict__.get(self._stored)
+        return _Derived(self._derive(config)) if own is None else own
+
+    def __set__(self, config: Any, value: dict[str, Any] | None) -> None:
+        config.__dict__[self._stored] = None if not value or isinstance(value, _Derived) else dict(value)
 
 # %% ../../nbs/envs/config.ipynb #5b5fae4c
-@dataclass
+@dataclass(frozen=True)
 class EnvConfig:
     """Base of the configurations of benchmarks.
 
@@ -99,8 +118,8 @@ class EnvConfig:
     task: str | None = None
     task_ids: Sequence[int] | str | None = None
     fps: int = 30
-    features: dict[str, PolicyFeature] = field(default_factory=dict)
-    features_map: dict[str, str] = field(default_factory=dict)
+    features: _Following = _Following(lambda config: config.default_features())
+    features_map: _Following = _Following(lambda config: {name: _policy_name(name, feature) for name, feature in config.features.items()})
     obs_type: str = "pixels_agent_pos"
     render_mode: str | None = "rgb_array"
     privileged: bool = False
@@ -115,7 +134,7 @@ class EnvConfig:
     obs_types: ClassVar[tuple[str, ...]] = ("pixels_agent_pos", "pixels", "state")
 
     def __post_init__(self):
-        self.task_ids = split_ids(self.task_ids)
+        object.__setattr__(self, "task_ids", split_ids(self.task_ids))
         if self.obs_type not in self.obs_types:
             raise unknown_name("obs_type", self.obs_type, self.obs_types)
         if self.render_mode not in (None, "rgb_array"):
@@ -126,10 +145,6 @@ class EnvConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if not self.features or isinstance(self.features, _Derived):
-            self.features = _Derived(self.default_features())
-        if not self.features_map or isinstance(self.features_map, _Derived):
-            self.features_map = _Derived((name, _policy_name(name, feature)) for name, feature in self.features.items())
 
     # what a benchmark says
     def tasks(self) -> list[TaskInfo]:
@@ -192,7 +207,7 @@ class EnvConfig:
         for name, registered in _REGISTERED.items():
             if registered is type(self):
                 return name
-        raise TypeError(f"{type(self).__name__} is not registered; put @EnvConfig.register('my_benchmark') above its @dataclass")
+        raise TypeError(f"{type(self).__name__} is not registered; put @EnvConfig.register('my_benchmark') above its @dataclass(frozen=True)")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can hold; `from_dict` takes it back."""

@@ -155,7 +155,7 @@ def _draws(spec: Any) -> bool:
 
 # %% ../../nbs/envs/gym_ids.ipynb #6e6a4228
 @EnvConfig.register("gym")
-@dataclass
+@dataclass(frozen=True)
 class GymEnvConfig(EnvConfig):
     """Registered Gymnasium environments.
 
@@ -184,8 +184,9 @@ class GymEnvConfig(EnvConfig):
             raise ValueError("the benchmark 'gym' needs a registered environment: give gym_id (or task), such as gym_id='CartPole-v1'")
         if self.gym_id is not None and self.task not in (None, self.gym_id):
             raise ValueError(f"gym_id={self.gym_id!r} and task={self.task!r} name different environments; give one of them")
-        self.gym_id = self.task = self.gym_id or self.task
-        self.gym_kwargs = dict(self.gym_kwargs or {})
+        for name in ("gym_id", "task"):
+            object.__setattr__(self, name, self.gym_id or self.task)
+        object.__setattr__(self, "gym_kwargs", dict(self.gym_kwargs or {}))
         if self.privileged:
             raise ValueError("a Gymnasium environment tells no ground truth, so privileged=True is impossible; use policy='random', or one of your own")
         if (self.observation_height, self.observation_width) != (EnvConfig.observation_height, EnvConfig.observation_width):

@@ -215,7 +215,7 @@ class LiberoEnv(gymnasium.Env):
 
 # %% ../../nbs/envs/libero.ipynb #55e68bc3
 @EnvConfig.register("libero")
-@dataclass
+@dataclass(frozen=True)
 class LiberoEnvConfig(EnvConfig):
     """LIBERO's tasks.
 
@@ -252,10 +252,9 @@ class LiberoEnvConfig(EnvConfig):
         if self.control_freq is not None:
             if self.fps not in (20, self.control_freq):
                 raise ValueError(f"fps={self.fps} and control_freq={self.control_freq} are two names of one thing; set one of them")
-            self.fps = self.control_freq
-        cameras = camera_names(self.camera_name, self.camera_name_mapping)
-        self._picture_names = list(cameras.values())
+            object.__setattr__(self, "fps", self.control_freq)
         super().__post_init__()
+        camera_names(self.camera_name, self.camera_name_mapping)         # ValueError for one that doesn't exist
         if self.preset not in PROTOCOLS:
             raise unknown_name("LIBERO protocol", self.preset, PROTOCOLS)
         if self.control_mode not in ("relative", "absolute"):
@@ -271,7 +270,7 @@ class LiberoEnvConfig(EnvConfig):
     def default_features(self) -> dict[str, PolicyFeature]:
         features = {"action": PolicyFeature(FeatureType.ACTION, (7,))}
         if self.obs_type != "state":
-            for name in self._picture_names:
+            for name in camera_names(self.camera_name, self.camera_name_mapping).values():
                 features[f"pixels/{name}"] = PolicyFeature(FeatureType.VISUAL, (self.observation_height, self.observation_width, 3))
         if self.obs_type != "pixels":
             features["agent_pos"] = PolicyFeature(FeatureType.STATE, (8,))            # what the processor makes of robot_state

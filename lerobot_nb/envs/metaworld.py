@@ -260,7 +260,7 @@ def _check_options(options: dict | None) -> None:
 
 # %% ../../nbs/envs/metaworld.ipynb #b76afe25
 @EnvConfig.register("metaworld")
-@dataclass
+@dataclass(frozen=True)
 class MetaworldEnvConfig(EnvConfig):
     """Meta-World's tasks.
 

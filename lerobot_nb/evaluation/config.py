@@ -9,8 +9,12 @@ __all__ = ['log', 'MOST_SLOTS', 'EvalConfig']
 import logging
 import math
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from ..envs.workers import usable_cores
+
+if TYPE_CHECKING:
+    from lerobot_nb.evaluation.video import RenderRule
 
 log = logging.getLogger(__name__)
 
@@ -19,12 +23,12 @@ MOST_SLOTS = 64
 _PLACEMENTS = ("auto", "driver", "worker")
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvalConfig:
     """How an evaluation runs.
 
     n_episodes: episodes of every task.
-    batch_size: episodes that run side by side ("slots"); 0 means 0.7 of the usable cores. Never more than there are episodes, nor than 64.
+    batch_size: episodes that run side by side ("slots"), as asked for; 0 means 0.7 of the usable cores. `slots` says how many a plan gets: never more than episodes, nor than 64.
     use_async_envs: simulators in worker processes. False steps them one after another in this process: for debugging.
     seed: episode i of every task has the seed `seed + i`.
     placement: where the policy runs: "driver" (one copy, batched over slots), "worker" (a copy in each worker), "auto" (workers, where the policy allows it).
@@ -69,16 +73,19 @@ class EvalConfig:
             raise ValueError(f"placement={self.placement!r}; allowed are {', '.join(_PLACEMENTS)}")
         if not isinstance(self.use_async_envs, bool):
             raise ValueError(f"use_async_envs must be True or False, got {self.use_async_envs!r}")
+        self.render_rule                                     # ValueError for an unknown rule
+
+    @property
+    def render_rule(self) -> "RenderRule":
+        """Which episodes keep a video: `render` and `n_episodes_to_render` together."""
         from lerobot_nb.evaluation.video import RenderRule
 
         filmed = "all" if self.render == "none" and self.n_episodes_to_render else self.render
-        self.render_rule = RenderRule.parse(filmed, self.n_episodes_to_render)
-        self._requested = self.batch_size
-        self.batch_size = _cap(self.batch_size or _automatic(), self.n_episodes, "episodes")
+        return RenderRule.parse(filmed, self.n_episodes_to_render)
 
     def slots(self, n_planned: int) -> int:
         """Slots for a plan of `n_planned` episodes: `batch_size`, capped by the whole plan, since a free slot takes an episode of any task."""
-        return _cap(self._requested or _automatic(), n_planned, "planned episodes")
+        return _cap(self.batch_size or _automatic(), n_planned, "planned episodes")
 
     def spares(self, slots: int, n_planned: int) -> int:
         """Workers besides those that step."""
@@ -93,9 +100,9 @@ class EvalConfig:
         """Most slots that the policy is given at once."""
         return min(self.max_batch or max(1, math.ceil(slots / 2)), slots)
 
-    def to_dict(self) -> dict:
-        """Plain data, with `batch_size` as it was asked for."""
-        return asdict(self) | {"batch_size": self._requested}
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `EvalConfig(**data)` takes it back."""
+        return asdict(self)
 
 
 def _automatic() -> int:

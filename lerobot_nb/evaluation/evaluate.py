@@ -482,7 +482,7 @@ def load_request(folder: str | os.PathLike) -> tuple[Any, str, dict, EvalConfig]
 def resume_run(folder: str | os.PathLike, *, retry_errors: bool = False, progress: Any = None, **changes) -> EvalRun:
     """Go on with the run in a folder. changes: fields of `EvalConfig` that may differ, such as `batch_size`."""
     env_config, policy, kwargs, config = load_request(folder)
-    config = dataclasses.replace(config, **({"batch_size": config._requested} | changes))
+    config = dataclasses.replace(config, **changes)
     return evaluate(env_config, policy, config, output_dir=folder, resume=True, retry_errors=retry_errors, progress=progress, policy_kwargs=kwargs)
 
 
@@ -498,7 +498,7 @@ def rerun_episode(folder: str | os.PathLike, episode: str, *, video: bool = True
         some = ", ".join(list(records)[:5])
         raise ValueError(f"episode={episode!r} is not among the {len(records)} records of {folder}; write it as suite/task_id/episode_index, such as {some}")
     before = records[episode]
-    config = dataclasses.replace(config, n_episodes=config.n_episodes, batch_size=1, n_spare=0, render="all" if video else "none", n_episodes_to_render=None)
+    config = dataclasses.replace(config, batch_size=1, n_spare=0, render="all" if video else "none", n_episodes_to_render=None)
     policy = make_policy(policy, env_config, **kwargs)
     benchmark = _benchmark(env_config, policy, video)
     benchmark.env_config.check()

@@ -133,7 +133,6 @@ def eval_policy_all(
     from lerobot_nb.evaluation.evaluate import _benchmark, _config_of, _placement
     from lerobot_nb.evaluation.plan import Plan
     from lerobot_nb.evaluation.runner import Runner
-    from lerobot_nb.evaluation.video import RenderRule
     from lerobot_nb.results.eval_info import build_eval_info
     from lerobot_nb.results.run_folder import video_name
 
@@ -147,7 +146,7 @@ def eval_policy_all(
     policy.check_tasks(benchmark.tasks)
     base = config or EvalConfig()
     config = dataclasses.replace(
-        base, n_episodes=n_episodes, batch_size=base._requested or max(vector.num_envs for vector in vectors), render="none", n_episodes_to_render=None,
+        base, n_episodes=n_episodes, batch_size=base.batch_size or max(vector.num_envs for vector in vectors), render=f"first:{max_episodes_rendered}" if max_episodes_rendered else "none", n_episodes_to_render=None,
         seed=1000 if start_seed is None else start_seed,
         use_async_envs=base.use_async_envs and all(vector.pool.use_async_envs or vector.num_envs == 1 for vector in vectors),
     )
@@ -155,9 +154,8 @@ def eval_policy_all(
     if env_preprocessor is not None or env_postprocessor is not None:
         own = benchmark.env_config.get_env_processors() if benchmark.env_config is not None else (None, None)
         processors = env_preprocessor or own[0], env_postprocessor or own[1]
-        config.placement = "driver"
-    rule = RenderRule(max_episodes_rendered)
-    config.render_rule = rule
+        config = dataclasses.replace(config, placement="driver")
+    rule = config.render_rule
 
     def video_path_of(spec):
         return Path(videos_dir) / video_name(spec.suite, spec.task_id, spec.episode_index) if rule.wanted(spec) else None
