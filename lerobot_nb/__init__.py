@@ -16,8 +16,10 @@ _HOMES = {
     "lerobot_nb.results.records": ("EpisodeRecord", "read_records", "same_episode"),
     "lerobot_nb.results.report": ("Report",),
     "lerobot_nb.evaluation.config": ("EvalConfig",),
-    "lerobot_nb.evaluation.evaluate": ("EvalRun", "evaluate", "rerun_episode", "resume_run"),
+    "lerobot_nb.evaluation.evaluate": ("EvalRun", "evaluate"),
     "lerobot_nb.evaluation.parameters": ("EvalParameters",),
+    "lerobot_nb.evaluation.rerun": ("rerun_episode",),
+    "lerobot_nb.evaluation.resume": ("resume_run",),
     "lerobot_nb.evaluation.rollout": ("eval_policy", "eval_policy_all", "rollout"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

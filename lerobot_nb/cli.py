@@ -126,7 +126,7 @@ def _resume(folder: str, retry_errors: bool, changes: dict, progress):
     import dataclasses
 
     from lerobot_nb.evaluation.config import EvalConfig
-    from lerobot_nb.evaluation.evaluate import resume_run
+    from lerobot_nb.evaluation.resume import resume_run
 
     allowed = [field.name for field in dataclasses.fields(EvalConfig)]
     wrong = [name for name in changes if name not in allowed]
@@ -228,7 +228,7 @@ def rerun_command(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
 
     def rerun():
-        from lerobot_nb.evaluation.evaluate import rerun_episode
+        from lerobot_nb.evaluation.rerun import rerun_episode
         from lerobot_nb.results.run_folder import RunFolderError
 
         try:

@@ -15,11 +15,12 @@ import pytest
 from synthetic import WholeBatch, synthetic_envs
 
 from lerobot_nb.evaluation.config import EvalConfig
-from lerobot_nb.evaluation.evaluate import EvalRun, evaluate, rerun_episode
-from lerobot_nb.results.run_folder import RunFolder, RunFolderError
+from lerobot_nb.evaluation.evaluate import EvalRun, evaluate
+from lerobot_nb.evaluation.rerun import rerun_episode
 from lerobot_nb.evaluation.runner import Runner
 from lerobot_nb.policies.base import PolicySpec
 from lerobot_nb.results.records import append_record, same_episode
+from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 
 TESTS = Path(__file__).parent
 

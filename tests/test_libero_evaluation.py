@@ -5,7 +5,8 @@ import pytest
 
 from lerobot_nb.envs.config import make_env_config
 from lerobot_nb.evaluation.config import EvalConfig
-from lerobot_nb.evaluation.evaluate import evaluate, rerun_episode
+from lerobot_nb.evaluation.evaluate import evaluate
+from lerobot_nb.evaluation.rerun import rerun_episode
 from lerobot_nb.policies.base import PolicySpec
 from lerobot_nb.results.records import same_episode
 

@@ -130,9 +130,7 @@ def eval_policy_all(
     """
     import dataclasses
 
-    from lerobot_nb.evaluation.evaluate import _benchmark, _config_of, _placement
-    from lerobot_nb.evaluation.plan import Plan
-    from lerobot_nb.evaluation.runner import Runner
+    from lerobot_nb.evaluation.benchmark import config_of, make_benchmark, make_runner
     from lerobot_nb.results.eval_info import build_eval_info
     from lerobot_nb.results.run_folder import video_name
 
@@ -140,13 +138,14 @@ def eval_policy_all(
         raise TypeError(f"envs must be the mapping {{suite: {{task_id: LazyVectorEnv}}}} that make_env returns, not {type(envs).__name__}; one of them goes to eval_policy")
     if max_episodes_rendered and videos_dir is None:
         raise ValueError(f"max_episodes_rendered={max_episodes_rendered} needs videos_dir, a folder for the videos")
-    policy = _as_policy(policy, _config_of(envs), preprocessor, postprocessor)
+    policy = _as_policy(policy, config_of(envs), preprocessor, postprocessor)
     vectors = [vector for group in envs.values() for vector in group.values()]
-    benchmark = _benchmark(envs, policy, films=bool(max_episodes_rendered))
+    benchmark = make_benchmark(envs, policy, films=bool(max_episodes_rendered))
     policy.check_tasks(benchmark.tasks)
     base = config or EvalConfig()
     config = dataclasses.replace(
-        base, n_episodes=n_episodes, batch_size=base.batch_size or max(vector.num_envs for vector in vectors), render=f"first:{max_episodes_rendered}" if max_episodes_rendered else "none", n_episodes_to_render=None,
+        base, n_episodes=n_episodes, batch_size=base.batch_size or max(vector.num_envs for vector in vectors),
+        render=f"first:{max_episodes_rendered}" if max_episodes_rendered else "none", n_episodes_to_render=None,
         seed=1000 if start_seed is None else start_seed,
         use_async_envs=base.use_async_envs and all(vector.pool.use_async_envs or vector.num_envs == 1 for vector in vectors),
     )
@@ -160,11 +159,7 @@ def eval_policy_all(
     def video_path_of(spec):
         return Path(videos_dir) / video_name(spec.suite, spec.task_id, spec.episode_index) if rule.wanted(spec) else None
 
-    runner = Runner(
-        Plan(tuple(benchmark.tasks), n_episodes, config.seed), benchmark.factory_of, policy, config, env_config=benchmark.env_config,
-        placement=_placement(config, policy), video_path_of=video_path_of, processors=processors,
-        preload=tuple(benchmark.env_config.preload) if benchmark.env_config is not None else (),
-    )
+    runner = make_runner(benchmark, policy, config, video_path_of=video_path_of, processors=processors)
     records = sorted(runner.run(), key=lambda record: record.key)
     if runner.stopped:
         raise RuntimeError(runner.stopped)

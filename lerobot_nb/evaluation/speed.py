@@ -19,20 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from .benchmark import Benchmark, make_benchmark, make_runner
 from .config import EvalConfig
-from .plan import Plan
 from .runner import Runner
 from ..policies.base import Policy, make_policy
 
 # %% ../../nbs/evaluation/speed.ipynb #f289e46c
 def engine_steps_per_s(env_config: Any, policy: Policy, config: EvalConfig, placement: str) -> dict[str, float]:
     """Steps per second of a plan, and the share of the time in which slots held an episode; start-up and end left out."""
-    tasks = env_config.tasks()
-    runner = Runner(
-        Plan(tuple(tasks), config.n_episodes, config.seed), env_config.env_factory, policy, config, env_config=env_config, placement=placement,
-        preload=tuple(env_config.preload),
-    )
-    return _in_the_middle(runner)
+    return _in_the_middle(make_runner(make_benchmark(env_config, policy, films=False), policy, config, placement=placement))
 
 
 def _in_the_middle(runner: Runner) -> dict[str, float]:
@@ -199,15 +194,14 @@ def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 4) -> dict
     """
     from lerobot_nb.envs.base import EnvFactory, TaskInfo
 
-    def run(n_episodes, config, **kwargs):
-        factory = EnvFactory("lerobot_nb.evaluation.speed:waiting_env", kwargs)
-        plan = Plan((TaskInfo("waiting", 0, "waiting", ""),), n_episodes)
-        return _in_the_middle(Runner(plan, lambda task: factory, make_policy("random"), config, placement="driver"))
+    def run(config, **kwargs):
+        task, factory = TaskInfo("waiting", 0, "waiting", ""), EnvFactory("lerobot_nb.evaluation.speed:waiting_env", kwargs)
+        return _in_the_middle(make_runner(Benchmark("waiting", (task,), {("waiting", 0): factory}), make_policy("random"), config, placement="driver"))
 
     busy = dict(step_s=0.0, reset_s=0.0, shortest=400, longest=500)
-    heavy_tail = run(n_episodes, EvalConfig(n_episodes, batch_size=slots, n_spare=n_spare))
-    alone = run(30, EvalConfig(30, batch_size=1, n_spare=0), **busy)
-    together = run(60, EvalConfig(60, batch_size=slots, n_spare=0), **busy)
+    heavy_tail = run(EvalConfig(n_episodes, batch_size=slots, n_spare=n_spare))
+    alone = run(EvalConfig(30, batch_size=1, n_spare=0), **busy)
+    together = run(EvalConfig(60, batch_size=slots, n_spare=0), **busy)
     return {
         "slot_use": heavy_tail["slot_use"], "round_trip_ms_per_chunk": 1000 * alone["s_per_look"], "driver_ms_per_chunk": 1000 * together["driver_cpu_s_per_look"],
     }
@@ -231,10 +225,8 @@ def task_switch_speed(repeats: int = 3) -> dict[str, float]:
     env_config = make_env_config("metaworld", task="mt10", obs_type="state", render_mode=None, episode_length=1)
 
     def engine() -> float:
-        runner = Runner(
-            Plan(tuple(env_config.tasks()), 1), env_config.env_factory, make_policy("zero", env_config), EvalConfig(1, batch_size=1, n_spare=0), env_config=env_config,
-            preload=tuple(env_config.preload),
-        )
+        policy = make_policy("zero", env_config)
+        runner = make_runner(make_benchmark(env_config, policy, films=False), policy, EvalConfig(1, batch_size=1, n_spare=0), placement="driver")
         ends = [time.perf_counter() for _ in runner.run()]
         return statistics.median(after - before for before, after in zip(ends[1:], ends[2:]))
 
@@ -330,8 +322,7 @@ def _engine_libero(suite: str, task_id: int, k: int, n_steps: int, size: int) ->
         "libero", task=suite, task_ids=[task_id], obs_type="pixels", render_mode=None, episode_length=n_steps, observation_height=size, observation_width=size,
     )
     policy = make_policy("lerobot_nb.evaluation.speed:RandomChunks", env_config, k=k)
-    runner = Runner(Plan(tuple(env_config.tasks()), 1), env_config.env_factory, policy, EvalConfig(1), env_config=env_config, placement="worker",
-                    preload=tuple(env_config.preload))
+    runner = make_runner(make_benchmark(env_config, policy, films=False), policy, EvalConfig(1), placement="worker")
     record = next(iter(list(runner.run())))
     if record.error:
         raise RuntimeError(record.error)
