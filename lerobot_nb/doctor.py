@@ -104,7 +104,7 @@ def usable_memory(cgroup_root: str | os.PathLike = "/sys/fs/cgroup") -> int:
 
 
 def _look_at_machine() -> Iterator[Finding]:
-    from lerobot_nb.envs.workers import usable_cores
+    from lerobot_nb.envs.cores import usable_cores
     yield Finding("cores", True, f"{usable_cores()} usable of {os.cpu_count()}")
     memory = usable_memory() / GIB
     enough = memory >= 3

@@ -19,8 +19,8 @@ SCRIPT = textwrap.dedent("""
     if config.obs_type != "state":
         from lerobot_nb.envs.rendering import choose_gl_backend
         choose_gl_backend()
-    preload_modules((*config.preload, "lerobot_nb.evaluation.episode"))
-    workers = [Worker("lerobot_nb.evaluation.episode:EpisodeHost") for _ in range(2)]
+    preload_modules((*config.preload, "lerobot_nb.evaluation.host"))
+    workers = [Worker("lerobot_nb.evaluation.host:EpisodeHost") for _ in range(2)]
     for worker in workers:
         worker.ask("build", config.env_factory(config.tasks()[0]))
         worker.ask("reset", seed=1)

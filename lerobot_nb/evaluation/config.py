@@ -11,7 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..envs.workers import usable_cores
+from ..envs.cores import usable_cores
 
 if TYPE_CHECKING:
     from lerobot_nb.evaluation.video import RenderRule

@@ -42,7 +42,7 @@ class Machine(TypedDict):
 
 def machine() -> Machine:
     """Operating system, processor, usable cores, GPUs."""
-    from lerobot_nb.envs.workers import usable_cores
+    from lerobot_nb.envs.cores import usable_cores
 
     return {"platform": platform.platform(), "cpu": _cpu_name(), "usable_cores": usable_cores(), "gpus": _gpu_names()}
 

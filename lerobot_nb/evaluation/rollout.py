@@ -14,7 +14,7 @@ import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo
 from .config import EvalConfig
-from .episode import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
+from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
 from ..policies.base import AdaptedPolicy, Episode, Policy, make_policy
 
 # %% ../../nbs/evaluation/rollout.ipynb #1b7eec0b

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,18 @@ import numpy as np
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.workers import LocalWorker, Terminated, Worker, WorkerFault, WorkerHung, close_workers, preload_modules, start_worker
 from .config import EvalConfig
-from lerobot_nb.evaluation.episode import (
-    HEARTBEAT_S, EpisodeJob, PolicyError, check_actions, decode_heartbeat, decode_reply, encode_chunk, end_policy_episode, make_batcher, row_error,
-)
-from .plan import Plan, Schedule
+from .episode import HEARTBEAT_S, EpisodeJob
+from .host import decode_heartbeat, decode_reply, encode_chunk
+from .plan import Plan
+from .schedule import PlanSchedule, Schedule
+from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
 from ..policies.base import Batcher, Episode, Policy
 from ..results.records import EpisodeRecord
 
 log = logging.getLogger(__name__)
 
 # %% ../../nbs/evaluation/runner.ipynb #9c92810c
-_HOST = "lerobot_nb.evaluation.episode:EpisodeHost"
+_HOST = "lerobot_nb.evaluation.host:EpisodeHost"
 _LOOK_AROUND_S = 0.25          # how often deadlines are looked at
 
 
@@ -70,7 +71,6 @@ class RunnerTimes:
     n_looks: int = 0
     n_steps: int = 0
     n_replaced_workers: int = 0
-    errors: list[str] = field(default_factory=list)
 
     def summary(self, slots: int) -> dict:
         """Plain data for the manifest: times, mean batch, share of the slots' time in which they held an episode."""
@@ -133,13 +133,16 @@ class Runner:
             raise ValueError(f"policy {policy.name!r} does not run in placement={placement!r}; it allows {', '.join(policy.placements)}")
         if placement == "worker" and policy.spec is None:
             raise ValueError(f"policy {policy.name!r} is a Python object that no worker can build; use placement='driver', or pass 'my_module:MyPolicy'")
-        self.plan, self.schedule, self.config = plan, Schedule(plan, done), config
+        self.plan, self.config = plan, config
+        self.schedule: Schedule = PlanSchedule(plan, done)
+        self.n_to_run = self.schedule.n_left
+        self._task_indices = {(task.suite, task.task_id): number for number, task in enumerate(plan.tasks)}
         self.factory_of, self.policy, self.placement = factory_of, policy, placement
         self.run_folder, self.video_path_of, self.preload, self.on_steps = run_folder, video_path_of, preload, on_steps
         self.env_config, self.processors = env_config, processors
         if processors is not None and placement == "worker":
             raise ValueError("processors that are Python objects can't go to workers; use placement='driver'")
-        n_to_run = max(1, self.schedule.n_to_run)
+        n_to_run = max(1, self.n_to_run)
         self.slots = config.slots(n_to_run)
         self.n_spare = 0 if placement == "worker" else config.spares(self.slots, n_to_run)
         self.max_batch = self.slots if policy.lock_step else config.largest_batch(self.slots)
@@ -164,7 +167,7 @@ class Runner:
     def run(self) -> Iterator[EpisodeRecord]:
         """Records in the order in which episodes end. Workers are gone when the iteration ends, also by an exception or by closing the generator."""
         began = time.perf_counter()
-        preload_modules((*self.preload, "lerobot_nb.evaluation.episode"))
+        preload_modules((*self.preload, "lerobot_nb.evaluation.host"))
         self._check_error_rate()
         in_driver = self.placement == "driver"
         if in_driver:
@@ -223,7 +226,7 @@ class Runner:
         spec = self.schedule.take(seat.task_index)
         if spec is None:
             return
-        seat.task_index = self.schedule.task_index(spec)
+        seat.task_index = self._task_indices[spec.suite, spec.task_id]
         task = self.plan.tasks[seat.task_index]
         if seat.task_index not in self._factories:
             self._factories[seat.task_index] = self.factory_of(task)

@@ -149,7 +149,7 @@ def run_session(
         for warning in manifest["warnings"]:
             _log.warning("%s", warning)
         _log.info(
-            "episodes to run: %d; slots: %d; spare workers: %d; policy %s in the %s", runner.schedule.n_to_run, runner.slots, runner.n_spare, policy.name, placement,
+            "episodes to run: %d; slots: %d; spare workers: %d; policy %s in the %s", runner.n_to_run, runner.slots, runner.n_spare, policy.name, placement,
             extra={"event": "start"},
         )
         try:
