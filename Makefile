@@ -22,7 +22,7 @@ BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
 RUN := $(if $(SKIP_INSTALL),,PATH="$(CURDIR)/$(BIN):$$PATH")
 
-.PHONY: help eval test test-slow test-containers setup lint image smoke smoke-metrics package docs readme speed lock export clean gl
+.PHONY: help eval test test-slow test-containers test-docs setup lint image smoke smoke-metrics package docs readme speed lock export clean gl
 
 help:               ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -74,10 +74,13 @@ test: $(everything)       ## every quick test: pytest, then the notebooks
 	exit $$status
 
 test-slow: $(everything)  ## the tests that take minutes
-	$(RUN) python -m pytest -m "slow and not container" --timeout 3600
+	$(RUN) python -m pytest -m "slow and not container and not docs" --timeout 3600
 
 test-containers: $(everything)    ## build both images and evaluate inside them
 	$(RUN) python -m pytest -m container --timeout 3600 tests/test_containers.py
+
+test-docs: $(everything)  ## render the documentation and look at it in a browser; needs Quarto and Chromium
+	$(RUN) python -m pytest -m docs --timeout 3600 tests/test_docs.py
 
 lint: $(tools)    ## ruff, actionlint, zizmor, hadolint
 	$(RUN) ruff check setup.py docker tests lerobot_nb

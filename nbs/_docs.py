@@ -11,6 +11,7 @@ Where this differs from nbdev's way:
 import ast
 import enum
 import inspect
+import os
 import re
 import typing
 from functools import cached_property, lru_cache
@@ -25,6 +26,7 @@ from nbdev.config import get_config
 from nbdev.process import Processor
 from nbdev.processors import _default_exp, _is_showdoc
 
+FROM_THE_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")       # files that become pages
 WIDTH = 80                                              # characters of code that the text column shows
 
 
@@ -72,6 +74,18 @@ def link_names(text: str, own_page: str = "") -> str:
             line = "".join(part if number % 2 else re.sub(r"(?<!`)`([A-Za-z_][\w.]*(?:\([^`]*\))?)`(?!`)", link, part) for number, part in enumerate(parts))
         lines.append(line)
     return "\n".join(lines)
+
+
+def link_outside(text: str, own_page: str) -> str:
+    """Links to files beside the folder of notebooks: to their page where they have one, else to the repository."""
+    def link(match):
+        target = os.path.normpath(os.path.join(os.path.dirname(own_page.lstrip("/")), match[1]))
+        if not target.startswith("../"):
+            return match[0]
+        name = target.removeprefix("../")
+        return f"](/{name.lower()})" if name in FROM_THE_TOP else f"]({get_config().git_url}/blob/{get_config().branch}/{name})"
+
+    return re.sub(r"\]\((\.\./[^)\s]+)\)", link, text)
 
 
 # --- an entry of the reference ------------------------------------------------------------------------------------------
@@ -145,6 +159,7 @@ def signature_text(name: str, signature: inspect.Signature | None, is_class: boo
 
 def source_link(symbol: object) -> str:
     try:
+        symbol = inspect.unwrap(symbol)
         lines, first = inspect.getsourcelines(symbol)
         path = Path(inspect.getsourcefile(symbol)).resolve().relative_to(get_config().lib_path.resolve())
     except (OSError, TypeError, ValueError):
@@ -261,7 +276,7 @@ class Page(Processor):
                 raise RuntimeError(f"this cell failed: {cell.source}") from self.shell.exc
         if cell["cell_type"] == "markdown":
             if cell.get("source") and not cell["source"].startswith("---\n"):
-                cell["source"] = link_names(cell["source"], self.page)
+                cell["source"] = link_names(link_outside(cell["source"], self.page), self.page)
             return
         for output in cell.get("outputs", []):
             data = output.get("data") or {}
@@ -275,7 +290,7 @@ class Page(Processor):
 
 def add_pages_from_the_top(folder: str | Path = "_proc") -> None:
     """CONTRIBUTING.md and CHANGELOG.md become pages; their links to notebooks lead to the pages of these."""
-    for name, title in (("CONTRIBUTING.md", None), ("CHANGELOG.md", None)):
+    for name in FROM_THE_TOP:
         path = Path(name)
         if path.exists():
             text = re.sub(r"\]\(nbs/([^)\s]+)\)", r"](\1)", path.read_text(encoding="utf-8"))
