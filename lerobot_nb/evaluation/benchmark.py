@@ -74,7 +74,7 @@ def make_benchmark(env: Any, policy: Policy, films: bool) -> Benchmark:
     """The benchmark that `env` (a configuration, or a mapping of environments) stands for, as the policy and the videos need it.
 
     films: whether there are videos. Environments that live are closed: the evaluation has workers of its own.
-    Raises ValueError for an empty mapping and for environments that no worker can build.
+    Raises ValueError for an empty mapping, for environments that no worker can build, and where the policy takes other observations or actions.
     """
     if isinstance(env, Mapping):
         vectors = {(suite, task_id): vector for suite, group in env.items() for task_id, vector in group.items()}
@@ -97,6 +97,7 @@ def make_benchmark(env: Any, policy: Policy, films: bool) -> Benchmark:
     if policy.needs_privileged:
         changes["privileged"] = True
     env_config = dataclasses.replace(env_config, **changes)
+    policy.check_env(env_config)
     tasks = tasks or tuple(env_config.tasks())
     factories = {(task.suite, task.task_id): env_config.env_factory(task) for task in tasks}
     return Benchmark(env_config.type, tasks, factories, env_config)

@@ -18,7 +18,7 @@ from .config import EvalConfig
 from .plan import Plan
 from .provenance import command_line, git_commit, machine, package_versions
 from .sessions import FinishedEpisodes, continued_manifest, finished_episodes, now, run_session
-from ..policies.base import make_policy
+from ..policies.base import make_policy, policy_wishes
 from ..results.records import EpisodeRecord
 from ..results.run_folder import RunFolder, RunFolderError, new_run_path
 
@@ -76,7 +76,8 @@ def evaluate(
 ) -> EvalRun:
     """Run a policy on a benchmark.
 
-    env: a benchmark's name, its `EnvConfig`, or the mapping that `make_env` returns. By name, a policy that looks at no images is given states.
+    env: a benchmark's name, its `EnvConfig`, or the mapping that `make_env` returns. By name, a policy that looks at no images is given states, and a checkpoint
+        pictures of the size that it was trained on.
     policy: what `make_policy` takes: a name, "my_module:MyPolicy", or an object; `policy_kwargs` are the arguments of its class.
     output_dir: the run folder; default `outputs/eval/<date>/<time>_<benchmark>_<policy>`.
     resume: go on with the run that `output_dir` holds; it must have been started with the same plan, protocol and policy.
@@ -92,9 +93,9 @@ def evaluate(
         raise TypeError(f"config must be an EvalConfig, such as EvalConfig(n_episodes=10); got {config!r}")
     by_name, env = isinstance(env, str), env_or_config(env)
     policy_request = {"policy": policy, "kwargs": policy_kwargs or {}} if isinstance(policy, str) else None
+    if by_name:                                                 # the user said nothing about observations: the policy may
+        env = dataclasses.replace(env, **policy_wishes(policy, env, **(policy_kwargs or {})))
     policy = make_policy(policy, config_of(env), **(policy_kwargs or {}))
-    if by_name and not policy.needs_images and "state" in env.obs_types:
-        env = dataclasses.replace(env, obs_type="state")        # the user said nothing about observations, and the policy looks at no images
     films = config.render_rule.films_anything
     benchmark = make_benchmark(env, policy, films)
     policy.check_tasks(benchmark.tasks)

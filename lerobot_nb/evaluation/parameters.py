@@ -94,7 +94,7 @@ class EvalParameters:
     benchmark: str = _parameter("metaworld", "metaworld, libero, gym, or a benchmark of your own", "what")
     task: str | None = _parameter(None, "suite, task, or several with commas between them; None: a few quick ones", "what")
     task_ids: int | str | list[int] | None = _parameter(None, "which tasks of a suite: [0, 3] or '0-4,7'; None: all", "what", "ids")
-    policy: str = _parameter("expert", "expert, random, zero, or my_module:MyPolicy", "what")
+    policy: str = _parameter("expert", "expert, random, zero, a checkpoint (its folder, or hub:user/repo@revision), a server (ws://host:port), or my_module:MyPolicy", "what")
     policy_kwargs: dict | str | None = _parameter(None, "arguments of the policy's class, a dictionary or its JSON text", "what", "json")
     obs_type: str | None = _parameter(None, "pixels_agent_pos, pixels or state; None: the benchmark's own, or state where the policy looks at no images", "what")
     env_kwargs: dict | str | None = _parameter(None, "more fields of the benchmark's configuration, a dictionary or its JSON text", "what", "json")
@@ -139,6 +139,7 @@ class EvalParameters:
     def env_config(self) -> Any:
         """The benchmark's `EnvConfig`. ValueError for an unknown benchmark, task or field, listing what is known."""
         from lerobot_nb.envs.config import env_config_class, make_env_config, unknown_name
+        from lerobot_nb.policies.base import policy_wishes
 
         fields = {name: value for name in ("task", "task_ids", "obs_type", "episode_length", "protocol") if (value := getattr(self, name)) is not None}
         fields |= self._quick_tasks()
@@ -153,8 +154,7 @@ class EvalParameters:
             if presets is None:
                 raise ValueError(f"protocol={self.protocol!r}: benchmark {self.benchmark!r} has no presets; leave protocol out, or set episode_length")
             fields[presets] = fields.pop("protocol")
-        if "obs_type" not in fields and "state" in config_class.obs_types and not self._looks_at_images(config_class):
-            fields["obs_type"] = "state"
+        fields = policy_wishes(self.policy, config_class, **(self.policy_kwargs or {})) | fields
         for name in fields:
             if name not in known:
                 raise unknown_name(f"env_kwargs: field of benchmark {self.benchmark!r}", name, known)
@@ -176,8 +176,11 @@ class EvalParameters:
 
         ValueError for one that it doesn't take.
         """
+        from lerobot_nb.policies.base import policy_source
+
         arguments = dict(self.policy_kwargs or {})
-        taken = inspect.signature(self._policy_target(env_config)).parameters
+        settled = policy_source(self.policy)                 # by the policy's name: the checkpoint, or the server's address
+        taken = {name: one for name, one in inspect.signature(self._policy_target(env_config)).parameters.items() if name not in settled}
         takes_any = any(one.kind is one.VAR_KEYWORD for one in taken.values())
         for name in ("device", "n_action_steps"):
             if getattr(self, name) is not None and (name != "device" or name in taken or takes_any):
@@ -201,8 +204,6 @@ class EvalParameters:
 
         return resolve(policy_path(self.policy, env_config))
 
-    def _looks_at_images(self, config_class: Any) -> bool:
-        return bool(getattr(self._policy_target(config_class), "needs_images", True))
 
     def check(self) -> list[str]:
         """Find everything that is wrong before a simulator starts; returns warnings.
@@ -210,14 +211,16 @@ class EvalParameters:
         Raises ValueError or ImportError for a wrong parameter, OSError (with what to install) where the benchmark can't run on this machine.
         """
         from lerobot_nb.evaluation.plan import Plan
+        from lerobot_nb.policies.base import make_policy, policy_source
 
         config = self.eval_config()
         env_config = self.env_config()
         tasks = env_config.tasks()
         arguments = self.policy_arguments(env_config)
-        if not getattr(self._policy_target(env_config), "needs_images", True):            # scripted: made in no time
-            from lerobot_nb.policies.base import make_policy
-
+        target = self._policy_target(env_config)
+        if hasattr(target, "check_source"):
+            target.check_source(env_config, **policy_source(self.policy), **arguments)
+        elif not getattr(target, "needs_images", True):                                   # scripted: made in no time
             make_policy(self.policy, env_config, **arguments).check_tasks(tasks)
         warnings = Plan(tuple(tasks), config.n_episodes, config.seed).warnings() + env_config.check()
         if self.device not in (None, "cpu") and "device" not in arguments:

@@ -26,7 +26,7 @@ from .host import decode_heartbeat, decode_reply, encode_chunk
 from .plan import Plan
 from .schedule import PlanSchedule, Schedule
 from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
-from ..policies.base import Batcher, Episode, Policy
+from ..policies.base import Batcher, Episode, Policy, PolicyLost, PolicyUnavailable
 from ..results.records import EpisodeRecord
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class _Seat:
     action_space: Any = None
     signature: Any = None       # of observations and actions: only equal ones fit into one batch
     requeue: bool = False       # while "abandoning": the episode runs again, without a record of this attempt
+    alone: bool = True          # when it runs again: the policy is asked about it alone
     deadline: float = float("inf")
     policy_s: float = 0.0
     n_steps: int = 0
@@ -373,7 +374,7 @@ class Runner:
         seat.begun = time.perf_counter()
         try:
             self.policy.begin_episode(slot, seat.episode)
-        except Terminated:
+        except (Terminated, PolicyUnavailable):
             raise
         except (Exception, SystemExit) as error:
             self._free_slots.append(slot)
@@ -390,8 +391,14 @@ class Runner:
             batch = self._batcher([row.looked_at if row.looked_at is not None else row.worker.observation for row in rows], [row.episode for row in rows])
             actions = self._batcher.finish(self.policy.predict([row.slot for row in rows], batch))
             actions = check_actions(actions, len(rows), rows[0].action_space)
-        except Terminated:
+        except (Terminated, PolicyUnavailable):
             raise
+        except PolicyLost as error:            # a fault like the loss of a worker: the episodes concerned run again
+            for seat in seats:
+                tries_left = seat.job.attempt - self._extra_attempts.get(seat.job.spec.key, 0) <= self.config.max_retries
+                log.warning("episode %s, attempt %d: %s; it is %s", seat.job.spec, seat.job.attempt, error, "tried again" if tries_left else "recorded as an error")
+                self._abandon(seat, f"the policy was lost: {error}", requeue=tries_left, alone=False)
+            return
         except (Exception, SystemExit) as error:
             text = str(error) if isinstance(error, PolicyError) else _policy_raised(error)
             if len(rows) > 1:                  # whose fault is it? Each runs again, from its spec, and the policy is asked about it alone
@@ -498,9 +505,9 @@ class Runner:
                 + (f"; the last one: {last.strip().splitlines()[0]}" if last else "")
             )
 
-    def _abandon(self, seat: _Seat, error: str, requeue: bool = False) -> None:
-        """The policy can't go on with this episode; the worker can. requeue: run it again, and ask the policy about it alone."""
-        seat.phase, seat.requeue = "abandoning", requeue
+    def _abandon(self, seat: _Seat, error: str, requeue: bool = False, alone: bool = True) -> None:
+        """The policy can't go on with this episode; the worker can. requeue: run it again; alone: and ask the policy about it alone, at no cost of a try."""
+        seat.phase, seat.requeue, seat.alone = "abandoning", requeue, alone
         self._allow(seat, self.config.step_timeout_s)
         try:
             self._send(seat, "abandon", error)
@@ -513,12 +520,13 @@ class Runner:
                 self._give_up(seat, error)
 
     def _again(self, seat: _Seat) -> None:
-        """Back into the schedule, to be asked about alone."""
-        spec, attempt = seat.job.spec, seat.job.attempt
+        """Back into the schedule, to be asked about alone where the seat says so."""
+        spec, attempt, alone = seat.job.spec, seat.job.attempt, seat.alone
         self._leave_slot(seat)
-        self._alone.add(spec.key)
         self._attempts[spec.key] = attempt + 1
-        self._extra_attempts[spec.key] = 1
+        if alone:
+            self._alone.add(spec.key)
+            self._extra_attempts[spec.key] = 1
         self.schedule.put_back(spec)
 
     def _give_up(self, seat: _Seat, error: str) -> None:

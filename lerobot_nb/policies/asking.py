@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..envs.workers import Terminated
-from .base import Batcher, Policy
+from .base import Batcher, Policy, PolicyLost, PolicyUnavailable
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("T")
@@ -28,7 +28,7 @@ def ask_policy(method: Callable[..., _T], *args: Any) -> _T:
     """`method(*args)` of a policy; what it raises becomes a PolicyError with the traceback. `sys.exit` is the policy's error, a signal is not."""
     try:
         return method(*args)
-    except (Terminated, PolicyError):
+    except (Terminated, PolicyError, PolicyLost, PolicyUnavailable):
         raise
     except (Exception, SystemExit) as error:
         raise PolicyError(f"the policy raised {type(error).__name__}: {error}\n{traceback.format_exc()}") from error

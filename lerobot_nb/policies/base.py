@@ -8,6 +8,7 @@ __all__ = ['Episode', 'PolicyLoadError', 'PolicyLost', 'PolicyUnavailable', 'Pol
            'make_policy', 'policy_path', 'policy_source', 'policy_wishes']
 
 # %% ../../nbs/policies/base.ipynb #b34a8396
+import dataclasses
 import inspect
 import json
 import os
@@ -432,11 +433,18 @@ def policy_source(name: str) -> dict[str, Any]:
 def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> dict[str, Any]:
     """Fields of a benchmark's configuration that a policy settles where nobody else does, such as `obs_type` or `observation_height`.
 
-    policy, env_config, kwargs: as for `make_policy`. Nothing is built, and no weights are loaded.
+    policy, kwargs: as for `make_policy`. Nothing is built, and no weights are loaded.
+    env_config: the configuration or its class; fields and observations that it doesn't have are left out.
     """
     if isinstance(policy, str):
         target, kwargs = resolve(policy_path(policy, env_config)), policy_source(policy) | kwargs
-        if hasattr(target, "wishes_of"):
-            return target.wishes_of(**kwargs)
+        wishes = target.wishes_of(**kwargs) if hasattr(target, "wishes_of") else None
         policy = target
-    return {} if getattr(policy, "needs_images", True) else {"obs_type": "state"}
+    else:
+        wishes = None
+    if wishes is None:
+        wishes = {} if getattr(policy, "needs_images", True) else {"obs_type": "state"}
+    if env_config is None:
+        return wishes
+    known = {field.name for field in dataclasses.fields(env_config)}
+    return {name: value for name, value in wishes.items() if name in known and (name != "obs_type" or value in env_config.obs_types)}
