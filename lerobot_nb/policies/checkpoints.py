@@ -10,7 +10,6 @@ __all__ = ['Checkpoint', 'is_empty_camera', 'checkpoint_class', 'weights_file', 
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
