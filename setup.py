@@ -9,7 +9,7 @@ parser = ConfigParser(delimiters=["="])
 parser.read(HERE / "settings.ini", encoding="utf-8")
 settings = parser["DEFAULT"]
 
-EXTRAS = ("metaworld", "libero", "lerobot", "ray", "envpool", "dev")
+EXTRAS = ("metaworld", "libero", "lerobot", "notebook", "dev")
 extras = {name: settings[f"{name}_requirements"].split() for name in EXTRAS}
 extras["all"] = sorted({requirement for name, requirements in extras.items() if name != "dev" for requirement in requirements})
 
@@ -26,6 +26,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=find_packages(include=["lerobot_nb*"]),
+    package_data={"lerobot_nb": ["py.typed"]},
     python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),
     extras_require=extras,

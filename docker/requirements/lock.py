@@ -32,6 +32,7 @@ def direct_requirements() -> dict[str, list[str]]:
         "base.txt": base,
         "metaworld.txt": base + settings["metaworld_requirements"].split(),
         "libero.txt": base + runtime,
+        "notebook.txt": base + settings["notebook_requirements"].split(),
         "dev.txt": base + settings["dev_requirements"].split(),
     }
 

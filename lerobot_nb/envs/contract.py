@@ -14,9 +14,10 @@ import numpy as np
 
 from .base import TaskInfo
 from .config import EnvConfig
+from .errors import LerobotNbError
 
 # %% ../../nbs/envs/contract.ipynb #22c7481f
-class ContractError(AssertionError):
+class ContractError(LerobotNbError, AssertionError):
     """An environment breaks a promise; the message names the task and the promise."""
 
 

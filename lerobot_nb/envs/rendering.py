@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from .errors import LerobotNbError
+
 _logger = logging.getLogger(__name__)
 
 # %% ../../nbs/envs/rendering.ipynb #70289be9
@@ -27,7 +29,7 @@ INSTALL_GL = "apt-get install -y " + " ".join(GL_PACKAGES)
 PROBE_TIMEOUT_S = 60.0                  # a probe takes well under a second; a driver that hangs is an error as well
 
 
-class RenderingError(OSError):
+class RenderingError(LerobotNbError, OSError):
     """No picture can be drawn; the message says what to install or to set."""
 
 

@@ -21,6 +21,7 @@ from multiprocessing import reduction
 from typing import Any
 
 from .base import resolve
+from .errors import LerobotNbError
 from .host import HEARTBEAT, PICKLED, EnvHost, worker_main
 from .transport import ObservationLayout, SharedBlock
 
@@ -29,7 +30,7 @@ class Terminated(SystemExit):
     """A signal asked this process to end; another SystemExit is a fault of whoever raised it."""
 
 
-class WorkerFault(RuntimeError):
+class WorkerFault(LerobotNbError, RuntimeError):
     """A worker can't be used any more."""
 
 
@@ -45,7 +46,7 @@ class WorkerHung(WorkerFault):
     """No answer within the time that was allowed."""
 
 
-class RemoteError(RuntimeError):
+class RemoteError(LerobotNbError, RuntimeError):
     """An exception of a worker that can't be rebuilt in the parent; its text is the message."""
 
 

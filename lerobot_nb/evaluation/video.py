@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..envs.errors import LerobotNbError
+
 # %% ../../nbs/evaluation/video.ipynb #2d88b595
 _RULES_HELP = "'none', 'failures', 'all', or 'first:N' with a number, such as 'first:2'"
 
@@ -68,7 +70,7 @@ class RenderRule:
         return "all" if self.n_first is None else f"first:{self.n_first}"
 
 # %% ../../nbs/evaluation/video.ipynb #941d572e
-class VideoError(RuntimeError):
+class VideoError(LerobotNbError, RuntimeError):
     """A video could not be written; the message says which and why."""
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..envs.errors import LerobotNbError
 from ..envs.workers import Terminated
 from .base import Batcher, Policy, PolicyLost, PolicyUnavailable
 
@@ -20,7 +21,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("T")
 
 # %% ../../nbs/policies/asking.ipynb #d4fc4fcd
-class PolicyError(RuntimeError):
+class PolicyError(LerobotNbError, RuntimeError):
     """The policy raised, or gave actions that can't be executed. Trying again would not help."""
 
 

@@ -23,6 +23,7 @@ if __name__ == "__main__" and not globals().get("__package__") and "__file__" in
     runpy.run_module("lerobot_nb.results.metrics", run_name="__main__", alter_sys=True)          # leaves with main's exit code
 
 # %% ../../nbs/results/metrics.ipynb #e8643b47
+from ..envs.errors import LerobotNbError
 from .rates import wilson_interval
 from .records import write_json_atomic
 from .run_folder import DESCRIPTIONS_NAME, EVAL_INFO_NAME, METRICS_NAME
@@ -61,7 +62,7 @@ def _count(value: Any) -> int | None:
     return int(value) if is_number and value >= 0 and int(value) == value else None
 
 # %% ../../nbs/results/metrics.ipynb #43dc0929
-class EvalInfoError(ValueError):
+class EvalInfoError(LerobotNbError, ValueError):
     """No usable eval_info.json: the message says why, and what to do."""
 
 

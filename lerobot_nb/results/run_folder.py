@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..envs.errors import LerobotNbError
 from .records import EpisodeRecord, append_record, latest_records, read_records, write_json_atomic
 
 _log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def video_name(suite: str, task_id: int, episode_index: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', suite).strip('.') or 'suite'}_{task_id}_{episode_index:04d}.mp4"
 
 # %% ../../nbs/results/run_folder.ipynb #1e7ddf06
-class RunFolderError(RuntimeError):
+class RunFolderError(LerobotNbError, RuntimeError):
     """A run folder can't be used; the message says why, and what to do."""
 
 
