@@ -49,6 +49,12 @@ NOT_YET = {
     "lerobot_nb.results.records",
     "lerobot_nb.results.report",
     "lerobot_nb.results.run_folder",
+    "lerobot_nb.policies.lerobot_policy",
+    "lerobot_nb.policies.checkpoints",
+    "lerobot_nb.policies.asking",
+    "lerobot_nb.evaluation.host",
+    "lerobot_nb.envs.host",
+    "lerobot_nb.envs.cores",
     "lerobot_nb.results.statistics",
     "lerobot_nb.evaluation.sessions",
 }

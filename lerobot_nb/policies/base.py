@@ -19,6 +19,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo, import_path, resolve
+from ..envs.errors import LerobotNbError
 
 # %% ../../nbs/policies/base.ipynb #4332a71f
 @dataclass
@@ -50,18 +51,18 @@ class Episode:
         return torch.Generator(device).manual_seed(int(self.seed_sequence().generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 # %% ../../nbs/policies/base.ipynb #f7cbd431
-class PolicyLoadError(ValueError):
+class PolicyLoadError(LerobotNbError, ValueError):
     """A policy can't be loaded from where it lies; the text says why, and what to do."""
 
 
-class PolicyLost(RuntimeError):
+class PolicyLost(LerobotNbError, RuntimeError):
     """What the policy knew of the episodes that it was asked about is gone, through no fault of theirs: its server was started anew, for instance.
 
     Raised by `predict` or `begin_episode` of a policy that is ready again. The episodes concerned run again, as they do after the loss of a worker.
     """
 
 
-class PolicyUnavailable(RuntimeError):
+class PolicyUnavailable(LerobotNbError, RuntimeError):
     """The policy is gone and did not come back. The run ends; what it has recorded stays, and it can be resumed."""
 
 
