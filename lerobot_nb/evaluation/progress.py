@@ -91,7 +91,7 @@ class Progress:
 
     def words(self) -> str:
         """success 9/11 (82 %) · 1 error · 412 steps/s · 0:35 left"""
-        parts = [f"success {self.rate.n_success}/{self.rate.n_evaluated} ({self.rate.percent:.0f} %)"] if self.rate.n_evaluated else []
+        parts = [f"success {self.rate.n_success}/{self.rate.n_judged} ({self.rate.percent:.0f} %)"] if self.rate.n_judged else []
         if self.rate.n_errors:
             parts.append(f"{self.rate.n_errors} error{'s' * (self.rate.n_errors != 1)}")
         if self.n_interrupted:

@@ -13,35 +13,35 @@ from statistics import NormalDist
 # %% ../../nbs/results/rates.ipynb #3a51def3
 @dataclass(frozen=True)
 class SuccessRate:
-    """Successes out of evaluated episodes; episodes that ended in an error are counted apart.
+    """Successes out of judged episodes; episodes that ended in an error are counted apart.
 
     n_success: episodes that reached the goal.
-    n_evaluated: episodes that came to an end of their own, successes and failures.
+    n_judged: successes and failures.
     n_errors: episodes that could not be evaluated.
     """
     n_success: int
-    n_evaluated: int
+    n_judged: int
     n_errors: int = 0
 
     def __post_init__(self):
-        if not 0 <= self.n_success <= self.n_evaluated:
-            raise ValueError(f"n_success must lie between 0 and n_evaluated={self.n_evaluated}, got {self.n_success}")
+        if not 0 <= self.n_success <= self.n_judged:
+            raise ValueError(f"n_success must lie between 0 and n_judged={self.n_judged}, got {self.n_success}")
         if self.n_errors < 0:
             raise ValueError(f"n_errors can't be negative, got {self.n_errors}")
 
     @property
     def rate(self) -> float | None:
-        """Between 0 and 1; None where no episode was evaluated."""
-        return self.n_success / self.n_evaluated if self.n_evaluated else None
+        """Between 0 and 1; None where no episode was judged."""
+        return self.n_success / self.n_judged if self.n_judged else None
 
     @property
     def percent(self) -> float | None:
-        """Between 0 and 100; None where no episode was evaluated."""
-        return 100 * self.n_success / self.n_evaluated if self.n_evaluated else None
+        """Between 0 and 100; None where no episode was judged."""
+        return 100 * self.n_success / self.n_judged if self.n_judged else None
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
-        """Wilson's interval of the rate, between 0 and 1; None where no episode was evaluated."""
-        return wilson_interval(self.n_success, self.n_evaluated, confidence) if self.n_evaluated else None
+        """Wilson's interval of the rate, between 0 and 1; None where no episode was judged."""
+        return wilson_interval(self.n_success, self.n_judged, confidence) if self.n_judged else None
 
     def percent_interval(self, confidence: float = 0.95) -> list[float] | None:
         """The same in percent, as a list for JSON."""
@@ -49,36 +49,36 @@ class SuccessRate:
         return None if interval is None else [100 * interval[0], 100 * interval[1]]
 
     def __add__(self, other: "SuccessRate") -> "SuccessRate":
-        return SuccessRate(self.n_success + other.n_success, self.n_evaluated + other.n_evaluated, self.n_errors + other.n_errors)
+        return SuccessRate(self.n_success + other.n_success, self.n_judged + other.n_judged, self.n_errors + other.n_errors)
 
     def __str__(self) -> str:
         errors = f", {self.n_errors} error{'s' * (self.n_errors != 1)}" if self.n_errors else ""
-        if not self.n_evaluated:
+        if not self.n_judged:
             return f"0/0{errors}"
         low, high = self.percent_interval()
-        return f"{self.n_success}/{self.n_evaluated} = {self.percent:.0f} % [{low:.0f}, {high:.0f}]{errors}"
+        return f"{self.n_success}/{self.n_judged} = {self.percent:.0f} % [{low:.0f}, {high:.0f}]{errors}"
 
 
 def wilson_interval(
     n_success: int,                # successes
-    n_evaluated: int,              # successes and failures
+    n_judged: int,              # successes and failures
     confidence: float = 0.95,      # share of repetitions in which the interval holds the true rate
 ) -> tuple[float, float]:          # lower and upper end, between 0 and 1
-    """Wilson's score interval for a rate (E. B. Wilson, JASA 22, 1927); (0, 1) where no episode was evaluated.
+    """Wilson's score interval for a rate (E. B. Wilson, JASA 22, 1927); (0, 1) where no episode was judged.
 
     The two ends are the rates p at which the observed share k/n is just as far from p as the normal approximation allows:
     (k/n - p)² = z² p (1 - p) / n.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, such as 0.95; got {confidence}")
-    if not 0 <= n_success <= n_evaluated:
-        raise ValueError(f"n_success must lie between 0 and n_evaluated={n_evaluated}, got {n_success}")
-    if n_evaluated == 0:
+    if not 0 <= n_success <= n_judged:
+        raise ValueError(f"n_success must lie between 0 and n_judged={n_judged}, got {n_success}")
+    if n_judged == 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share, spread = n_success / n_evaluated, z * z / n_evaluated
+    share, spread = n_success / n_judged, z * z / n_judged
     middle = (share + spread / 2) / (1 + spread)
     half = math.sqrt(spread * (share * (1 - share) + spread / 4)) / (1 + spread)
     low = 0.0 if n_success == 0 else max(0.0, middle - half)              # exact at the ends, where rounding would leave 1e-17
-    high = 1.0 if n_success == n_evaluated else min(1.0, middle + half)
+    high = 1.0 if n_success == n_judged else min(1.0, middle + half)
     return low, high
