@@ -13,12 +13,13 @@ import termios
 import pytest
 
 from lerobot_nb.evaluation.progress import LogProgress, Progress, TerminalProgress, duration, make_progress
+from lerobot_nb.results.outcomes import EpisodeTally
 from lerobot_nb.results.rates import SuccessRate
 from lerobot_nb.results.records import EpisodeRecord
 
 
-def ended(success=True, n_steps=100, end_reason=None):
-    return EpisodeRecord("mt10", 0, "reach-v3", "reach", 0, 1000, success=success, n_steps=n_steps,
+def ended(success=True, n_steps=100, end_reason=None, task_id=0):
+    return EpisodeRecord("mt10", task_id, "reach-v3", "reach", 0, 1000, success=success, n_steps=n_steps,
                          end_reason=end_reason or ("success" if success else "time_limit"))
 
 
@@ -32,10 +33,23 @@ class Clock:
 def test_errors_are_beside_the_rate_not_in_it():
     progress = Progress()
     progress.start(6, "x")
-    for record in (ended(), ended(False), ended(None, end_reason="error"), ended(None, end_reason="error"), ended(None, end_reason="interrupted")):
+    for record in (ended(), ended(False), ended(None, end_reason="error"), ended(None, end_reason="error")):
         progress.update(record)
-    assert progress.rate == SuccessRate(1, 2, 2) and progress.n_done == 5
-    assert "success 1/2 (50 %) · 2 errors · 1 interrupted" in progress.line()
+    assert progress.counts.rate == SuccessRate(1, 2, 2) and progress.n_done == 4
+    assert "success 1/2 (50 %) · 2 errors" in progress.line()
+
+
+def test_failures_that_report_nothing_are_in_the_rate_as_soon_as_one_success_is_known():
+    progress = Progress()
+    progress.start(10)
+    for _ in range(7):
+        progress.update(ended(None))
+        assert "success" not in progress.line()
+    for _ in range(3):
+        progress.update(ended())
+    assert "success 3/10 (30 %)" in progress.line()
+    progress.update(ended(None, task_id=1))
+    assert "success 3/10 (30 %) · 1 not judged" in progress.line()
 
 
 def test_an_environment_without_a_notion_of_success_shows_no_rate():
@@ -63,7 +77,7 @@ def test_speed_and_time_left_follow_a_run_that_becomes_slower():
 def test_a_resumed_run_is_timed_by_what_it_did_itself():
     clock = Clock()
     progress = Progress(clock)
-    progress.start(100, "x", n_done=90, rate=SuccessRate(80, 90))
+    progress.start(100, "x", n_done=90, tally=EpisodeTally(episodes=[ended(i < 80) for i in range(90)]))
     clock.now = 5.0
     progress.update(ended())
     assert progress.line().startswith("x: 91/100 episodes (91 %) · success 81/91") and progress.left_s == pytest.approx(45)

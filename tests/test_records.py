@@ -27,12 +27,13 @@ def record(index=0, **fields):
     return EpisodeRecord("mt10", 3, "push-v3", "push the puck to the goal", index, 1000 + index, **fields)
 
 
+ends = st.just(("success", True)) | st.tuples(st.sampled_from(["time_limit", "terminated", "error"]), st.none() | st.booleans())
 numbers = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))
 records = st.builds(
-    EpisodeRecord, suite=st.text(max_size=10), task_id=st.integers(0, 200), task=st.text(max_size=10), task_description=st.text(max_size=50),
-    episode_index=st.integers(0, 1000), seed=st.integers(0, 2**31), init_state_id=st.none() | st.integers(0, 49), success=st.none() | st.booleans(),
+    lambda end, **fields: EpisodeRecord(end_reason=end[0], success=end[1], **fields), end=ends, suite=st.text(max_size=10), task_id=st.integers(0, 200), task=st.text(max_size=10), task_description=st.text(max_size=50),
+    episode_index=st.integers(0, 1000), seed=st.integers(0, 2**31), init_state_id=st.none() | st.integers(0, 49),
     success_step=st.none() | st.integers(1, 500), n_steps=st.integers(0, 500), sum_reward=numbers, max_reward=numbers,
-    end_reason=st.sampled_from(["success", "time_limit", "terminated", "error", "interrupted"]),
+    n_success_steps=st.none() | st.integers(0, 500), success_at_end=st.none() | st.booleans(),
     error=st.none() | st.text(max_size=50), wall_s=numbers, video_path=st.none() | st.text(max_size=10), attempt=st.integers(1, 5))
 
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any, TextIO
 
-from ..results.rates import SuccessRate
+from ..results.outcomes import EpisodeTally, OutcomeCounts
 
 # %% ../../nbs/evaluation/progress.ipynb #4ea08e16
 class Progress:
@@ -26,17 +26,17 @@ class Progress:
         self._clock = clock
         self.n_total = self.n_done = self.n_steps = 0
         self.description = ""
-        self.rate = SuccessRate(0, 0)
-        self.n_interrupted = 0
+        self._tally = EpisodeTally()
         self._n_done_at_start = 0
         self._started = self._now = clock()
         self._recent: deque[tuple[float, int, int]] = deque([(self._started, 0, 0)])       # moments: (seconds, steps so far, episodes so far)
 
-    def start(self, n_total: int, description: str = "", n_done: int = 0, rate: SuccessRate | None = None) -> None:
-        """A run begins. n_total: episodes of the plan; n_done: how many of them an earlier, interrupted run has finished; rate: their counts."""
+    def start(self, n_total: int, description: str = "", n_done: int = 0, tally: EpisodeTally | None = None) -> None:
+        """A run begins. n_total: episodes of the plan; n_done: how many of them an earlier, interrupted run has finished; tally: their counts."""
         self.n_total, self.description = n_total, description
         self.n_done = self._n_done_at_start = n_done
-        self.n_steps, self.n_interrupted, self.rate = 0, 0, rate or SuccessRate(0, 0)
+        self.n_steps = 0
+        self._tally = tally.copy() if tally is not None else EpisodeTally()
         self._started = self._now = self._clock()
         self._recent.clear()
         self._recent.append((self._started, 0, n_done))
@@ -46,12 +46,7 @@ class Progress:
         """An episode ended (`EpisodeRecord`). n_steps_total: steps of the run so far, those of running episodes included; default: of ended ones."""
         self.n_done += 1
         self.n_steps = self.n_steps + record.n_steps if n_steps_total is None else n_steps_total
-        if record.end_reason == "error":
-            self.rate += SuccessRate(0, 0, 1)
-        elif record.end_reason == "interrupted":
-            self.n_interrupted += 1
-        elif record.success is not None:
-            self.rate += SuccessRate(int(record.success), 1)
+        self._tally.add(record)
         self._now = self._clock()
         self._recent.append((self._now, self.n_steps, self.n_done))
         while len(self._recent) > 2 and self._now - self._recent[1][0] > self.window_s:       # at least a minute stays, whatever a long episode does
@@ -68,6 +63,11 @@ class Progress:
 
     def _show(self, force: bool = False) -> None:
         """Called after every change; `force` where it must be seen."""
+
+    @property
+    def counts(self) -> OutcomeCounts:
+        """What the ended episodes count as, by what is known now."""
+        return self._tally.counts
 
     @property
     def elapsed_s(self) -> float:
@@ -91,11 +91,14 @@ class Progress:
 
     def words(self) -> str:
         """success 9/11 (82 %) · 1 error · 412 steps/s · 0:35 left"""
-        parts = [f"success {self.rate.n_success}/{self.rate.n_judged} ({self.rate.percent:.0f} %)"] if self.rate.n_judged else []
-        if self.rate.n_errors:
-            parts.append(f"{self.rate.n_errors} error{'s' * (self.rate.n_errors != 1)}")
-        if self.n_interrupted:
-            parts.append(f"{self.n_interrupted} interrupted")
+        counts = self.counts
+        parts = []
+        if counts.n_judged:
+            parts.append(f"success {counts.n_success}/{counts.n_judged} ({counts.rate.percent:.0f} %)")
+            if counts.n_not_judged:
+                parts.append(f"{counts.n_not_judged} not judged")
+        if counts.n_errors:
+            parts.append(f"{counts.n_errors} error{'s' * (counts.n_errors != 1)}")
         if self.steps_per_s:
             parts.append(f"{self.steps_per_s:,.0f} steps/s" if self.steps_per_s >= 10 else f"{self.steps_per_s:.1f} steps/s")
         if self.n_done < self.n_total:
@@ -125,13 +128,13 @@ class TerminalProgress(Progress):
         self._bar = None
         self._shown_at = float("-inf")
 
-    def start(self, n_total, description="", n_done=0, rate=None):
+    def start(self, n_total, description="", n_done=0, tally=None):
         from tqdm import tqdm
 
         self.close()
         self._bar = tqdm(total=n_total, initial=n_done, file=self._stream, dynamic_ncols=True,
                          bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}|{postfix}", desc=description or "episodes")
-        super().start(n_total, description, n_done, rate)
+        super().start(n_total, description, n_done, tally)
 
     def update(self, record, n_steps_total=None):
         if self._bar is not None:
@@ -169,9 +172,9 @@ class LogProgress(Progress):
         self._shown_at: float | None = None
         self._shown_n: int | None = None
 
-    def start(self, n_total, description="", n_done=0, rate=None):
+    def start(self, n_total, description="", n_done=0, tally=None):
         self._shown_at = self._shown_n = None
-        super().start(n_total, description, n_done, rate)
+        super().start(n_total, description, n_done, tally)
 
     def log(self, message):
         print(message, file=self._stream, flush=True)
@@ -198,11 +201,11 @@ class NotebookProgress(Progress):
         self._messages: deque[str] = deque(maxlen=self.max_messages)
         self._n_messages = 0
 
-    def start(self, n_total, description="", n_done=0, rate=None):
+    def start(self, n_total, description="", n_done=0, tally=None):
         self._handle, self._shown_at = None, float("-inf")
         self._messages.clear()
         self._n_messages = 0
-        super().start(n_total, description, n_done, rate)
+        super().start(n_total, description, n_done, tally)
 
     def log(self, message):
         self._messages.append(message)
