@@ -132,6 +132,7 @@ class EnvConfig:
     preload: ClassVar[tuple[str, ...]] = ()             # heavy modules that the fork server imports once for all workers
     expert: ClassVar[str | None] = None                 # "package.module:Class" of the benchmark's scripted expert
     obs_types: ClassVar[tuple[str, ...]] = ("pixels_agent_pos", "pixels", "state")
+    reports_success: ClassVar[bool] = False             # True: every episode is a success or a failure, also one that reports nothing; False: what a task's episodes report decides
 
     def __post_init__(self):
         object.__setattr__(self, "task_ids", split_ids(self.task_ids))

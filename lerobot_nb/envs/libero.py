@@ -247,6 +247,7 @@ class LiberoEnvConfig(EnvConfig):
     env_target: ClassVar[str] = "lerobot_nb.envs.libero:LiberoEnv"
     preload: ClassVar[tuple[str, ...]] = ("lerobot_nb.envs.libero_simulator", "lerobot_nb.envs.libero")
     expert: ClassVar[str] = "lerobot_nb.policies.libero_expert:LiberoExpert"
+    reports_success: ClassVar[bool] = True
 
     def __post_init__(self):
         if self.control_freq is not None:

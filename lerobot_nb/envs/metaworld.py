@@ -282,6 +282,7 @@ class MetaworldEnvConfig(EnvConfig):
     env_target: ClassVar[str] = "lerobot_nb.envs.metaworld:MetaworldEnv"
     preload: ClassVar[tuple[str, ...]] = ("metaworld", "lerobot_nb.envs.metaworld")
     expert: ClassVar[str] = "lerobot_nb.policies.metaworld_expert:MetaworldExpert"
+    reports_success: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()

@@ -6,6 +6,7 @@
 __all__ = ['rollout', 'eval_policy_all', 'eval_policy']
 
 # %% ../../nbs/evaluation/rollout.ipynb #537f63ce
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from ..envs.base import EpisodeSpec, TaskInfo
 from .config import EvalConfig
 from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
 from ..policies.base import AdaptedPolicy, Episode, Policy, make_policy
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/evaluation/rollout.ipynb #1b7eec0b
 def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_observations: bool = False) -> dict[str, Any]:
@@ -131,7 +134,8 @@ def eval_policy_all(
     import dataclasses
 
     from lerobot_nb.evaluation.benchmark import config_of, make_benchmark, make_runner
-    from lerobot_nb.results.eval_info import build_eval_info
+    from lerobot_nb.results.eval_info import build_eval_info, unreported_warning
+    from lerobot_nb.results.records import judged_records
     from lerobot_nb.results.run_folder import video_name
 
     if not isinstance(envs, Mapping):
@@ -163,8 +167,11 @@ def eval_policy_all(
     records = sorted(runner.run(), key=lambda record: record.key)
     if runner.stopped:
         raise RuntimeError(runner.stopped)
-    info = build_eval_info(records, eval_s=runner.times.wall_s, tasks=benchmark.tasks)
-    return info | ({"episodes": [record.to_json() for record in records]} if return_episode_data else {})
+    info = build_eval_info(records, eval_s=runner.times.wall_s, tasks=benchmark.tasks, reports_success=benchmark.reports_success)
+    silent = unreported_warning(info)
+    if silent is not None:
+        _log.warning("%s", silent)
+    return info | ({"episodes": [record.to_json() for record in judged_records(records, benchmark.reports_success)]} if return_episode_data else {})
 
 
 def eval_policy(

@@ -21,7 +21,8 @@ from .config import EvalConfig
 from .interrupts import interrupts_ignored, log_file, os_error_of, signals_raise
 from .plan import Plan
 from ..policies.base import Policy
-from ..results.eval_info import build_eval_info, write_eval_info
+from ..results.eval_info import build_eval_info, reports_success, unreported_warning, write_eval_info
+from ..results.outcomes import EpisodeTally
 from ..results.records import EpisodeRecord, read_records
 from ..results.run_folder import RunFolder, RunFolderError
 
@@ -32,25 +33,19 @@ _log = logging.getLogger(__name__)
 class FinishedEpisodes:
     """The episodes of earlier sessions that stand: their keys, and their counts."""
     keys: set[tuple[str, int, int]] = field(default_factory=set)
-    n_success: int = 0
-    n_judged: int = 0
-    n_errors: int = 0
+    tally: EpisodeTally = field(default_factory=EpisodeTally)
     n_steps: int = 0
 
     @classmethod
-    def among(cls, records: Iterable[EpisodeRecord], retry_errors: bool) -> "FinishedEpisodes":
-        """retry_errors: episodes that ended in an error run again."""
-        latest = {record.key: (record.end_reason, record.success, record.n_steps) for record in records}
-        finished = cls()
-        for key, (end_reason, success, n_steps) in latest.items():
-            if end_reason == "interrupted" or (retry_errors and end_reason == "error"):
+    def among(cls, records: Iterable[EpisodeRecord], retry_errors: bool, reports_success: bool = False) -> "FinishedEpisodes":
+        """retry_errors: episodes that ended in an error run again. reports_success: the configuration says that its tasks have a notion of success."""
+        finished = cls(tally=EpisodeTally(reports_success))
+        for key, record in {record.key: record for record in records}.items():
+            if retry_errors and not record.evaluated:
                 continue
             finished.keys.add(key)
-            finished.n_steps += n_steps
-            finished.n_errors += end_reason == "error"
-            if end_reason != "error" and success is not None:
-                finished.n_judged += 1
-                finished.n_success += success
+            finished.tally.add(record)
+            finished.n_steps += record.n_steps
         return finished
 
 # %% ../../nbs/evaluation/sessions.ipynb #050a4020
@@ -60,6 +55,7 @@ def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str,
     RunFolderError, naming it, where something that decides results has changed. Other versions of packages are warnings.
     """
     old = folder.manifest()
+    old["protocol"] = {"reports_success": reports_success(manifest)} | (old.get("protocol") or {})       # older runs did not record it
     different = []
     for part, ignored in (("plan", ()), ("env_config", ("render_mode",)), ("protocol", ()), ("policy", ())):
         different += _differences(part, _without(old.get(part), ignored), _without(manifest[part], ignored))
@@ -76,9 +72,9 @@ def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str,
     return manifest | {"started": old["started"], "command": old["command"], "sessions": sessions, "warnings": warnings}
 
 
-def finished_episodes(folder: RunFolder, retry_errors: bool) -> FinishedEpisodes:
-    """What stands of the records in a run folder."""
-    return FinishedEpisodes.among(_records(folder), retry_errors)
+def finished_episodes(folder: RunFolder, retry_errors: bool, has_success: bool = False) -> FinishedEpisodes:
+    """What stands of the records in a run folder. has_success: see `FinishedEpisodes.among`."""
+    return FinishedEpisodes.among(_records(folder), retry_errors, has_success)
 
 
 def _records(folder: RunFolder) -> Iterable[EpisodeRecord]:
@@ -133,7 +129,7 @@ def run_session(
     runner = make_runner(
         benchmark, policy, config, plan=plan, placement=placement, done=finished.keys, run_folder=folder.path, video_path_of=video_path_of,
     )
-    runner.n_errors = finished.n_errors
+    runner.n_errors = finished.tally.counts.n_errors
     manifest["runner"] = {
         "placement": placement, "slots": runner.slots, "n_spare": runner.n_spare, "max_batch": runner.max_batch, "lock_step": policy.lock_step,
         "use_async_envs": config.use_async_envs,
@@ -186,12 +182,10 @@ def now() -> str:
 
 def _run_episodes(runner: Any, folder: RunFolder, finished: FinishedEpisodes, progress: Any, description: str, warnings: list[str]) -> None:
     """Every record goes to the folder, then to the display."""
-    from lerobot_nb.results.rates import SuccessRate
-
     if progress is not None:
         for warning in warnings:
             progress.log(warning)
-        progress.start(len(runner.plan), description, len(finished.keys), SuccessRate(finished.n_success, finished.n_judged, finished.n_errors))
+        progress.start(len(runner.plan), description, len(finished.keys), finished.tally)
     with contextlib.closing(runner.run()) as records:        # closed at once, also where a traceback keeps this frame alive
         for record in records:
             folder.append(record)
@@ -208,9 +202,14 @@ def write_sums(folder: RunFolder, manifest: dict[str, Any], plan: Plan) -> dict[
     """Write eval_info.json, from the records on disk."""
     times = [one["times"] for one in manifest["sessions"]]
     eval_s = None if None in times else sum(one["wall_s"] for one in times)         # nobody knows how long a session took that was killed
-    eval_info: dict[str, Any] = build_eval_info(_records(folder), eval_s=eval_s, tasks=plan.tasks)
+    eval_info = build_eval_info(_records(folder), eval_s=eval_s, tasks=plan.tasks, reports_success=reports_success(manifest))
+    silent = unreported_warning(eval_info)
+    if silent is not None:
+        _log.warning("%s", silent)
+        manifest["warnings"] = [*manifest["warnings"], silent]
+        folder.write_manifest(manifest)
     write_eval_info(folder.eval_info_path, eval_info)
-    return eval_info
+    return dict(eval_info)
 
 
 def delete_unrecorded_videos(folder: RunFolder) -> None:
