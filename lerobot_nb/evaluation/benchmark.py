@@ -36,6 +36,16 @@ class Benchmark:
         return self.factories[task.suite, task.task_id]
 
     @property
+    def reports_success(self) -> bool:
+        """Whether the configuration says that every task has a notion of success."""
+        return self.env_config is not None and self.env_config.reports_success
+
+    def protocol(self) -> dict[str, Any]:
+        """What decides results besides tasks, plan and policy; recorded in run.json."""
+        own = self.env_config.protocol if self.env_config is not None else {}
+        return {**own, "reports_success": self.reports_success}
+
+    @property
     def preload(self) -> tuple[str, ...]:
         """Modules that the fork server imports once for all workers."""
         return tuple(self.env_config.preload) if self.env_config is not None else ()

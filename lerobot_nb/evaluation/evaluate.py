@@ -19,7 +19,9 @@ from .plan import Plan
 from .provenance import command_line, git_commit, machine, package_versions
 from .sessions import FinishedEpisodes, continued_manifest, finished_episodes, now, run_session
 from ..policies.base import make_policy, policy_wishes
-from ..results.records import EpisodeRecord
+from ..results.eval_info import reports_success, upgrade_eval_info
+from ..results.outcomes import EpisodeTally
+from ..results.records import EpisodeRecord, judged_records
 from ..results.run_folder import RunFolder, RunFolderError, new_run_path
 
 # %% ../../nbs/evaluation/evaluate.ipynb #bcc32082
@@ -38,8 +40,11 @@ class EvalRun:
 
     def __repr__(self) -> str:
         overall = self.eval_info.get("overall", {})
-        errors = f", {overall['n_errors']} ended in an error" if overall.get("n_errors") else ""
-        return f"<run in {self.folder}, {self.status}: {overall.get('n_success', 0)} successes in {overall.get('n_evaluated', 0)} episodes{errors}>"
+        n_judged, n_evaluated, n_errors = (overall.get(name) or 0 for name in ("n_judged", "n_evaluated", "n_errors"))
+        parts = [f"{overall['n_success']} successes in {n_judged} episodes"] if n_judged else [f"{n_evaluated} episodes"]
+        parts += [f"{n_evaluated - n_judged} not judged"] if 0 < n_judged < n_evaluated else []
+        parts += [f"{n_errors} ended in an error"] if n_errors else []
+        return f"<run in {self.folder}, {self.status}: {', '.join(parts)}>"
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "EvalRun":
@@ -50,11 +55,15 @@ class EvalRun:
             eval_info = json.loads(files.eval_info_path.read_text(encoding="utf-8"))
         except OSError as error:
             raise RunFolderError(f"{files.eval_info_path} can't be read ({error.strerror}); resume the run: lerobot-nb eval --resume {folder}") from error
+        try:
+            eval_info = upgrade_eval_info(eval_info, str(files.eval_info_path))
+        except ValueError as error:
+            raise RunFolderError(str(error)) from error
         return cls(files.path, manifest, eval_info, manifest["status"], manifest.get("reason"))
 
     def records(self) -> list[EpisodeRecord]:
-        """One record an episode, sorted by suite, task and episode."""
-        return list(RunFolder(self.folder).records())
+        """One record an episode, sorted by suite, task and episode; `success` says what each counts as."""
+        return judged_records(RunFolder(self.folder).records(), reports_success(self.manifest))
 
     @property
     def exit_code(self) -> int:
@@ -114,14 +123,14 @@ def evaluate(
         env_config = benchmark.env_config
         manifest: dict[str, Any] = {
             "status": "running", "reason": None, "started": now(), "ended": None, "command": command, "benchmark": benchmark.name,
-            "env_config": env_config.to_dict() if env_config is not None else None, "protocol": env_config.protocol if env_config is not None else None,
+            "env_config": env_config.to_dict() if env_config is not None else None, "protocol": benchmark.protocol(),
             "plan": plan.identity(), "eval_config": config.to_dict(), "policy": policy.identity(), "policy_request": policy_request,
             "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),
             "warnings": warnings, "sessions": [],
         }
-        finished = FinishedEpisodes()
+        finished = FinishedEpisodes(tally=EpisodeTally(benchmark.reports_success))
         if resume:
-            manifest, finished = continued_manifest(folder, manifest), finished_episodes(folder, retry_errors)
+            manifest, finished = continued_manifest(folder, manifest), finished_episodes(folder, retry_errors, benchmark.reports_success)
         outcome = run_session(folder, manifest, plan, benchmark, policy, placement, config, finished, progress, command)
         return EvalRun(folder.path, manifest, outcome.eval_info, outcome.status, outcome.reason)
     finally:
