@@ -15,6 +15,8 @@ _HOMES = {
     "lerobot_nb.policies.base": ("AdaptedPolicy", "Episode", "Policy", "PolicyLoadError", "PolicyLost", "PolicyUnavailable", "make_policy", "register_policy"),
     "lerobot_nb.policies.checkpoints": ("Checkpoint", "FeatureMismatch"),
     "lerobot_nb.policies.lerobot_policy": ("LerobotPolicy",),
+    "lerobot_nb.policies.remote": ("RemotePolicy",),
+    "lerobot_nb.policies.serve": ("PolicyServer",),
     "lerobot_nb.results.rates": ("SuccessRate", "wilson_interval"),
     "lerobot_nb.results.records": ("EpisodeRecord", "read_records", "same_episode"),
     "lerobot_nb.results.report": ("Report",),

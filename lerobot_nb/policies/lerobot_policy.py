@@ -469,6 +469,14 @@ class LerobotPolicy(Policy):
         """Fields of the benchmark's configuration that the checkpoint settles where nobody else does."""
         return checkpoint_wishes(Checkpoint.find(checkpoint, only_config=True))
 
+    def env_wishes(self) -> dict[str, Any]:
+        return checkpoint_wishes(self.checkpoint)
+
+    def features_of_clients(self) -> dict[str, Any]:
+        """What a client of a server compares with its benchmark: the features, and the settings of `compare_features`."""
+        settings = {"rename_map": self.rename_map, "empty_cameras": self.settings["empty_cameras"], "resize_images": self.resize_images}
+        return {name: self.checkpoint.config.get(name) for name in ("type", "input_features", "output_features", "empty_cameras")} | settings
+
     def check_env(self, env_config: Any) -> None:
         check_features(self.checkpoint, env_config, rename_map=self._given_rename_map, empty_cameras=self.settings["empty_cameras"], resize_images=self.resize_images)
 
