@@ -23,6 +23,7 @@ SUBCOMMANDS = {
     "metrics": ("sum up eval_info.json as metrics.json", "lerobot_nb.results.metrics:main"),
     "describe": ("write the sentence that the policy is told in each task", "lerobot_nb.results.descriptions:main"),
     "tasks": ("list benchmarks and their tasks", "lerobot_nb.cli:tasks_command"),
+    "serve": ("serve a policy to evaluations elsewhere, over a websocket", "lerobot_nb.policies.serve:serve_command"),
     "doctor": ("is this machine fit to evaluate? what is missing, and the command that mends it", "lerobot_nb.doctor:main"),
 }
 
@@ -147,6 +148,7 @@ def _usage_errors(parser: argparse.ArgumentParser, function):
 def _run(parser: argparse.ArgumentParser, folder: Path, run) -> int:
     """Run it, then print the table and the folder, also when it was interrupted or failed. Exit code as documented."""
     from lerobot_nb.envs.workers import Terminated
+    from lerobot_nb.policies.base import PolicyUnavailable
     from lerobot_nb.results.run_folder import RunFolderError
 
     before, go_on = _manifest_bytes(folder), f"go on with: lerobot-nb eval --resume {folder}"
@@ -167,6 +169,10 @@ def _run(parser: argparse.ArgumentParser, folder: Path, run) -> int:
             _print_result(folder)
         print(f"interrupted; {go_on}" if begun or before else "interrupted before anything was run", file=sys.stderr)
         return error.code if isinstance(error, Terminated) else 130
+    except PolicyUnavailable as error:                       # the policy's server is gone: nothing recorded is lost
+        _print_result(folder)
+        print(f"the run ended early: {error}\n{go_on}", file=sys.stderr)
+        return 1
     except BaseException:
         _print_result(folder)
         raise

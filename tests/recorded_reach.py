@@ -1,7 +1,7 @@
 """One Meta-World environment that two harnesses share, and that writes down what it was told and what it answered."""
 from lerobot_nb.envs.metaworld import MetaworldEnv
 
-SIZE, LENGTH = 48, 23          # pixels; steps of an episode
+SIZE, LENGTH = 48, 15          # pixels; steps of an episode
 
 
 class RecordedReach(MetaworldEnv):

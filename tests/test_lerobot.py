@@ -13,6 +13,7 @@ pytest.importorskip("lerobot", reason="lerobot is not installed: make test-lerob
 os.environ["HF_HUB_OFFLINE"] = "1"                          # nothing may be downloaded
 
 import torch
+torch.set_num_threads(1)                                    # workers want their cores
 from recorded_reach import LENGTH, SIZE, the_environment
 from tiny_checkpoints import save_checkpoint
 

@@ -18,7 +18,7 @@ from served import Seeing, Troubled
 from synthetic import Noisy, WholeBatch, synthetic_envs
 
 from lerobot_nb.evaluation.config import EvalConfig
-from lerobot_nb.evaluation.evaluate import evaluate
+from lerobot_nb.evaluation.evaluate import EvalRun, evaluate
 from lerobot_nb.policies.base import PolicyLoadError, PolicyUnavailable, make_policy
 from lerobot_nb.policies.remote import TOKEN_VARIABLE, RemotePolicy, pack, unpack
 from lerobot_nb.policies.serve import PolicyServer, serve_command
@@ -236,8 +236,8 @@ def test_what_is_no_websocket():
 
 def start_server(port, policy="synthetic:Noisy", kwargs='{"k": 2, "look_s": 0.01}'):
     """A server in a process of its own."""
-    code = f"import sys; from lerobot_nb.policies.serve import serve_command; sys.exit(serve_command(['--policy', {policy!r}, '--policy_kwargs', {kwargs!r}, '--port', '{port}']))"
-    process = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(TESTS)}, stdout=subprocess.PIPE, text=True)
+    words = ["serve", "--policy", policy, "--policy_kwargs", kwargs, "--port", str(port)]
+    process = subprocess.Popen([sys.executable, "-m", "lerobot_nb.cli", *words], env=os.environ | {"PYTHONPATH": str(TESTS)}, stdout=subprocess.PIPE, text=True)
     assert "serving" in process.stdout.readline()
     return process
 
@@ -313,6 +313,31 @@ def test_another_policy_in_its_place_is_noticed(tmp_path):
     finally:
         for process in started:
             process.kill()
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "Pendulum-v1"])
+def test_the_command_line_evaluates_a_served_policy(tmp_path, task, capsys):
+    """With the action space and the random numbers of the episode, which the server is told."""
+    from lerobot_nb.cli import main
+
+    words = ["eval", "--benchmark", "gym", "--task", task, "--n_episodes", "2", "--episode_length", "20", "--render", "none", "--progress", "none"]
+    assert main([*words, "--policy", f"ws://127.0.0.1:{free_port()}", "--policy_kwargs", '{"connect_timeout_s": 0.2}', "--output_dir", str(tmp_path / "nobody")]) == 2
+    assert "lerobot-nb serve" in capsys.readouterr().err and not (tmp_path / "nobody").exists()
+    assert main([*words, "--policy", "random", "--output_dir", str(tmp_path / "here")]) == 0
+    with PolicyServer(make_policy("random"), port=0) as server:
+        assert main([*words, "--policy", server.address, "--output_dir", str(tmp_path / "there")]) == 0
+    assert_equal_records(EvalRun.load(tmp_path / "there").records(), EvalRun.load(tmp_path / "here").records())
+
+
+def test_the_command_line_says_that_the_server_is_gone(tmp_path, capsys, monkeypatch):
+    from lerobot_nb.cli import main
+
+    process = start_server(port := free_port(), "random", "{}")
+    monkeypatch.setattr("lerobot_nb.evaluation.progress.make_progress", lambda kind: KillAfter(process, 1))
+    code = main(["eval", "--benchmark", "gym", "--task", "CartPole-v1", "--n_episodes", "9", "--batch_size", "1", "--render", "none", "--policy", f"ws://127.0.0.1:{port}",
+                 "--policy_kwargs", '{"reconnect_timeout_s": 0.3}', "--output_dir", str(tmp_path / "run")])
+    said = capsys.readouterr().err
+    assert code == 1 and "did not come back" in said and "--resume" in said and "Traceback" not in said
 
 
 # --- openpi's own client ------------------------------------------------------------------------------------------------

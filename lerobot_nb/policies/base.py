@@ -146,6 +146,10 @@ class Policy:
     def check_tasks(self, tasks: Sequence[TaskInfo]) -> None:
         """Raise ValueError naming the tasks that this policy can't do; called before anything runs."""
 
+    def env_wishes(self) -> dict[str, Any]:
+        """Fields of a benchmark's configuration that the policy settles where nobody else does, such as `obs_type` or `observation_height`."""
+        return {} if self.needs_images else {"obs_type": "state"}
+
     def check_env(self, env_config: Any) -> None:
         """Raise ValueError where the observations and actions of a benchmark's configuration don't fit the policy; called before anything runs."""
 
@@ -439,12 +443,9 @@ def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> dict[st
     """
     if isinstance(policy, str):
         target, kwargs = resolve(policy_path(policy, env_config)), policy_source(policy) | kwargs
-        wishes = target.wishes_of(**kwargs) if hasattr(target, "wishes_of") else None
-        policy = target
+        wishes = target.wishes_of(**kwargs) if hasattr(target, "wishes_of") else {} if getattr(target, "needs_images", True) else {"obs_type": "state"}
     else:
-        wishes = None
-    if wishes is None:
-        wishes = {} if getattr(policy, "needs_images", True) else {"obs_type": "state"}
+        wishes = policy.env_wishes() if isinstance(policy, Policy) else {}
     if env_config is None:
         return wishes
     known = {field.name for field in dataclasses.fields(env_config)}

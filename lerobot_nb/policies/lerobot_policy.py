@@ -80,7 +80,10 @@ def load_policy(
     if trust_remote_code:
         _run_code_of(checkpoint)
     config = _load_config(checkpoint, _checked_device(device), {name: value for name, value in (settings or {}).items() if value is not None})
-    policy = _load_weights(checkpoint, config, weights)
+    import torch
+
+    with torch.random.fork_rng(devices=[]):              # a model is made with random weights before its own are loaded
+        policy = _load_weights(checkpoint, config, weights)
     pre, post, left = _load_processors(checkpoint, config, rename_map, trust_remote_code)
     return LoadedPolicy(policy, pre, post, left)
 
