@@ -118,7 +118,7 @@ class Policy:
     lock_step = False
     spec: PolicySpec | None = None
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.name == Policy.name:
             cls.name = cls.__name__

@@ -133,7 +133,8 @@ def decode_episode(data: Mapping[str, Any]) -> Episode:
     import gymnasium
 
     try:
-        space, found = data["action_space"], None
+        space = data["action_space"]
+        found: gymnasium.Space[Any] | None = None
         if space is not None and "low" in space:
             found = gymnasium.spaces.Box(np.array(space["low"]), np.array(space["high"]), dtype=space["low"].dtype)
         elif space is not None:
@@ -222,6 +223,7 @@ class RemotePolicy(Policy):
         self._episodes: dict[int, Episode] = {}
         self._untold: set[int] = set()           # slots whose episode the server doesn't know yet
         self._forgotten: set[int] = set()        # slots whose episode it knew and doesn't know any more
+        self._spare: "ClientConnection | None" = None
         self._spare, self.server = self._dialer.wait(connect_timeout_s)
         self.name, self.batch_format, self.lock_step, self.needs_images = self.server.name, self.server.batch_format, self.server.lock_step, self.server.needs_images
         self.n_action_steps = min(n_action_steps or self.server.n_action_steps, self.server.n_action_steps) if self.server.ours else n_action_steps or 1

@@ -154,7 +154,8 @@ class PolicyServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._runner: threading.Thread | None = None
-        self._ready, self._failure = threading.Event(), None
+        self._ready = threading.Event()
+        self._failure: OSError | None = None
 
     @property
     def address(self) -> str:
