@@ -17,6 +17,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
+from .answers import checked_observation, checked_reward
 from .base import EnvFactory, resolve
 from .transport import ObservationLayout, ObservationViews, SharedBlock
 
@@ -64,12 +65,14 @@ class EnvHost:
         return described
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> dict:
-        self.observation, info = self._live().reset(seed=seed, options=options)
+        observation, info = self._live().reset(seed=seed, options=options)
+        self.observation = checked_observation(observation, "reset")
         return info
 
     def step(self, action: Any) -> tuple[float, bool, bool, dict]:
-        self.observation, reward, terminated, truncated, info = self._live().step(action)
-        return float(reward), bool(terminated), bool(truncated), info
+        observation, reward, terminated, truncated, info = self._live().step(action)
+        self.observation = checked_observation(observation, "step")
+        return checked_reward(reward), bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
         return self._live().render()

@@ -57,9 +57,9 @@ class ObservationLayout:
     def cast(self, observation: Any) -> Any:
         """The observation as its space describes it: the arrays of the space and no others, in its dtypes.
 
-        Raises ValueError for an array of another shape than the space promised, KeyError for one that is missing.
+        Raises ValueError for an array that is missing, has another shape than the space promised, or holds values that its dtype can't.
         """
-        arrays = [np.asarray(_leaf(observation, path, shape), dtype=dtype) for path, shape, dtype, _ in self.leaves]
+        arrays = [np.asarray(_leaf(observation, path, shape, dtype), dtype=dtype) for path, shape, dtype, _ in self.leaves]
         return _build(self._template, arrays)
 
     def views(self, block: Any) -> "ObservationViews":
@@ -76,9 +76,9 @@ class ObservationViews:
         self.tree = _build(layout._template, arrays)
 
     def write(self, observation: Any) -> None:
-        """Copy an observation in. Raises ValueError for an array of another shape than the space promised."""
-        for (path, shape, _, _), view in zip(self.layout.leaves, self.arrays):
-            view[...] = _leaf(observation, path, shape)
+        """Copy an observation in. Raises ValueError as `ObservationLayout.cast` does."""
+        for (path, shape, dtype, _), view in zip(self.layout.leaves, self.arrays):
+            view[...] = _leaf(observation, path, shape, dtype)
 
 
 def _build(template: Any, arrays: list[np.ndarray]) -> Any:
@@ -90,14 +90,38 @@ def _build(template: Any, arrays: list[np.ndarray]) -> Any:
     return arrays[template]
 
 
-def _leaf(observation: Any, path: tuple, shape: tuple[int, ...]) -> Any:
+def _leaf(observation: Any, path: tuple, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """The array at `path`, after a look at its shape and at what it holds."""
     value = observation
     for key in path:
-        value = value[key]
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            has = f"it has {', '.join(map(repr, value))}" if isinstance(value, dict) else f"it is {value!r:.100}"
+            raise ValueError(f"the observation has no {'/'.join(map(str, path))!r}, which the environment's observation space promises; {has}") from None
     if np.shape(value) != shape:
-        name = "/".join(map(str, path)) or "the observation"
-        raise ValueError(f"{name} has shape {np.shape(value)}, but the environment's observation space promises {shape}")
+        raise ValueError(f"{_name(path)} has shape {np.shape(value)}, but the environment's observation space promises {shape}")
+    if dtype.kind in "biu" and getattr(value, "dtype", None) != dtype:
+        _demand_exact(value, path, dtype)
     return value
+
+
+def _demand_exact(value: Any, path: tuple, dtype: np.dtype) -> None:
+    """ValueError where an integer dtype can't hold the values: 300 is not a byte, and neither is 0.5."""
+    found = np.asarray(value)
+    with np.errstate(invalid="ignore"):            # NaN is refused below
+        kept = found.astype(dtype)
+    if not np.array_equal(kept, found):
+        wrong = found[kept != found].flat[0]
+        raise ValueError(
+            f"{_name(path)} holds {wrong!r} ({found.dtype}), which the space's {dtype} can't hold"
+            + ("; an image is made of whole numbers from 0 to 255" if dtype == np.uint8 else "")
+            + ". Let the environment return what its observation space promises, or declare another space"
+        )
+
+
+def _name(path: tuple) -> str:
+    return "/".join(map(str, path)) or "the observation"
 
 # %% ../../nbs/envs/transport.ipynb #b65fed2a
 class SharedBlock:

@@ -6,7 +6,7 @@
 __all__ = ['LazyVectorEnv', 'make_vector_envs']
 
 # %% ../../nbs/envs/vector.ipynb #00d8302f
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -16,70 +16,41 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from .answers import given_instruction, own_info
 from .base import EnvFactory, TaskInfo
-from .workers import WorkerFault, WorkerPool, preload_modules
+from .transport import ObservationLayout
+from .workers import LocalWorker, Worker, WorkerFault, WorkerPool, preload_modules
 
 # %% ../../nbs/envs/vector.ipynb #87093bf4
-class LazyVectorEnv(gymnasium.vector.VectorEnv):
-    """Environments side by side, in worker processes that exist only while they are needed.
+class _LazyWorkers:
+    """Workers that are borrowed from a pool when they are first needed, one for each factory."""
 
-    factories: an `EnvFactory` for all environments, or a sequence with one for each. An importable class or function is taken too.
-    n_envs: how many, where one factory is given.
-    use_async_envs: worker processes; False, or a single environment, steps in this process.
-    pool: shared workers; at most `pool.size` of them live. Default: a pool of its own.
-    task, env_config: what the environments are for, where that is known; the evaluation plans from it.
-    autoreset_mode: as in Gymnasium. NEXT_STEP resets an environment in the step after its episode has ended, SAME_STEP at once, DISABLED never.
-    reset_timeout_s, step_timeout_s: after these, `WorkerHung`.
-
-    Observations are copies: they do not change with the next step.
-    """
-
-    def __init__(
-        self, factories: EnvFactory | Callable | Sequence[EnvFactory | Callable], n_envs: int | None = None, *, use_async_envs: bool = True,
-        pool: WorkerPool | None = None, task: TaskInfo | None = None, env_config: Any = None,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, reset_timeout_s: float = 300.0, step_timeout_s: float = 60.0,
-    ):
-        if isinstance(factories, Sequence):
-            if n_envs not in (None, len(factories)):
-                raise ValueError(f"{len(factories)} factories make {len(factories)} environments, not n_envs={n_envs}; give one factory, or leave n_envs out")
-            factories = list(factories)
-        else:
-            factories = [factories] * (1 if n_envs is None else n_envs)
-        if not factories:
-            raise ValueError("a vector environment needs at least one environment; give n_envs of 1 or more")
-        self.num_envs = len(factories)
-        self.use_async_envs = use_async_envs and self.num_envs > 1
-        self.factories = [self._sendable(factory) for factory in factories]
-        if pool is not None and (pool.size < self.num_envs or pool.use_async_envs != self.use_async_envs):
-            raise ValueError(
-                f"a pool of {pool.size} {'processes' if pool.use_async_envs else 'local workers'} does not fit {self.num_envs} environments "
-                f"with use_async_envs={self.use_async_envs}; make it with WorkerPool({self.num_envs}, use_async_envs={self.use_async_envs})"
-            )
-        self.pool = pool or WorkerPool(self.num_envs, self.use_async_envs)
-        self.task, self.env_config = task, env_config
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+    def __init__(self, factories: list[EnvFactory | Callable[[], Any]], pool: WorkerPool, env_config: Any, reset_timeout_s: float, step_timeout_s: float):
+        self.num_envs, self.factories, self.pool, self.env_config = len(factories), factories, pool, env_config
         self.reset_timeout_s, self.step_timeout_s = reset_timeout_s, step_timeout_s
-        self._described: dict | None = None
+        self.closed = False
+        self._described: dict[str, Any] | None = None
         self._forget()
-
-    def _sendable(self, factory: EnvFactory | Callable) -> EnvFactory | Callable:
-        if isinstance(factory, EnvFactory) or (callable(factory) and not self.use_async_envs):
-            return factory
-        if not callable(factory):
-            raise TypeError(f"{factory!r} does not make environments; give an EnvFactory, or an importable class or function")
-        return EnvFactory(factory)         # ValueError, with the way out, for what no worker can import
 
     def _forget(self) -> None:
         """No workers, no episodes."""
-        self._workers: list = []
+        self._workers: list[Worker | LocalWorker] = []
         self._warming = False
         self._episodes = np.zeros(self.num_envs, dtype=bool)          # an episode is under way
         self._ended = np.zeros(self.num_envs, dtype=bool)             # it has ended, and no other has begun
-        self._observations: list = [None] * self.num_envs
+        self._observations: list[Any] = [None] * self.num_envs
 
-    # what is known without, or with, a simulator
+    @property
+    def started(self) -> bool:
+        """Whether workers exist for this environment."""
+        return bool(self._workers)
 
-    def _describe(self) -> dict:
+    def lose_workers(self) -> None:
+        """Called by the pool: the workers belong to another environment now."""
+        self._forget()
+
+    def _describe(self) -> dict[str, Any]:
+        """Spaces and metadata of a single environment, without a simulator where its class is `lazy`."""
         if self._described is None:
             first = self.factories[0]
             if isinstance(first, EnvFactory) and first.lazy:
@@ -90,47 +61,8 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
                 }
             else:
                 self._start()
+        assert self._described is not None
         return self._described
-
-    @property
-    def single_observation_space(self):
-        return self._describe()["observation_space"]
-
-    @property
-    def single_action_space(self):
-        return self._describe()["action_space"]
-
-    @property
-    def observation_space(self):
-        return batch_space(self.single_observation_space, self.num_envs)
-
-    @property
-    def action_space(self):
-        return batch_space(self.single_action_space, self.num_envs)
-
-    @property
-    def metadata(self) -> dict:
-        """Of a single environment, with `autoreset_mode`."""
-        return self._describe()["metadata"] | {"autoreset_mode": self.autoreset_mode}
-
-    @property
-    def render_mode(self) -> str | None:
-        return self._describe()["render_mode"]
-
-    @property
-    def spec(self):
-        return self._describe()["spec"]
-
-    @property
-    def started(self) -> bool:
-        """Whether workers exist for this environment."""
-        return bool(self._workers)
-
-    # workers
-
-    def lose_workers(self) -> None:
-        """Called by the pool: the workers belong to another environment now."""
-        self._forget()
 
     def _start(self) -> None:
         """Workers with the right environments in them."""
@@ -163,9 +95,9 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
     def _send_all(self, command: str) -> None:
         if self.env_config is not None:
             preload_modules(self.env_config.preload)
-        self._workers = self.pool.lend(self, self.num_envs)
+        self._workers = self.pool.lend(self, self.num_envs) or []
         self.closed = False
-        for worker, factory in zip(self._workers, self.factories):
+        for worker, factory in zip(self._workers, self.factories, strict=True):
             worker.send(command, factory)
 
     def prefetch(self) -> bool:
@@ -182,7 +114,7 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
         self._warming = True
         return True
 
-    def _collect(self, timeout_s: float, which: Sequence[int] | None = None) -> list:
+    def _collect(self, timeout_s: float, which: Iterable[int] | None = None) -> list[Any]:
         """The answers of all workers that were asked; the first exception among them, after all have answered."""
         answers, failure = [], None
         for index in range(self.num_envs) if which is None else which:
@@ -196,49 +128,152 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             raise failure
         return answers
 
-    def _ask(self, command: str, arguments: Sequence[tuple], timeout_s: float, which: Sequence[int] | None = None) -> list:
+    def _ask(self, command: str, arguments: Sequence[tuple[Any, ...]], timeout_s: float, which: Iterable[int] | None = None) -> list[Any]:
         """One command for each environment (of those in `which`), and the answers."""
         self._start()
-        which = range(self.num_envs) if which is None else which
+        indices = range(self.num_envs) if which is None else list(which)
         with self._in_order():
-            for index, args in zip(which, arguments):
+            for index, args in zip(indices, arguments, strict=True):
                 self._workers[index].send(command, *args)
-            return self._collect(timeout_s, which)
+            return self._collect(timeout_s, indices)
+
+    def close(self, **kwargs: Any) -> None:
+        """End the workers. The environment can be used again: it starts new ones."""
+        if getattr(self, "_workers", None):
+            self.pool.give_back(self)
+            self._forget()
+        self.closed = True
+
+    def __del__(self) -> None:
+        if getattr(self, "_workers", None):
+            self.close()
+
+# %% ../../nbs/envs/vector.ipynb #92c15397
+HOW_TO_MAKE_ENVS = (
+    "Make it with make_env('my_benchmark', n_envs=8), or from a recipe that a worker process can follow: LazyVectorEnv(EnvFactory('my_module:make_env'), n_envs=8)."
+)
+
+# %% ../../nbs/envs/vector.ipynb #2213e569
+class LazyVectorEnv(_LazyWorkers, gymnasium.vector.VectorEnv):
+    """Environments side by side, in worker processes that exist only while they are needed.
+
+    factories: an `EnvFactory` for all environments, or a sequence with one for each. An importable class or function is taken too.
+    n_envs: how many, where one factory is given.
+    use_async_envs: worker processes; False, or a single environment, steps in this process.
+    pool: shared workers; at most `pool.size` of them live. Default: a pool of its own.
+    task, env_config: what the environments are for, where that is known; the evaluation plans from it.
+    autoreset_mode: as in Gymnasium. NEXT_STEP resets an environment in the step after its episode has ended, SAME_STEP at once, DISABLED never.
+    reset_timeout_s, step_timeout_s: after these, `WorkerHung`.
+
+    Observations and information are copies: they do not change with the next step, and nothing of an environment's own is changed.
+    """
+
+    def __init__(
+        self, factories: EnvFactory | Callable[[], Any] | Sequence[EnvFactory | Callable[[], Any]], n_envs: int | None = None, *, use_async_envs: bool = True,
+        pool: WorkerPool | None = None, task: TaskInfo | None = None, env_config: Any = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, reset_timeout_s: float = 300.0, step_timeout_s: float = 60.0,
+    ):
+        if isinstance(factories, Sequence):
+            if n_envs not in (None, len(factories)):
+                raise ValueError(f"{len(factories)} factories make {len(factories)} environments, not n_envs={n_envs}; give one factory, or leave n_envs out")
+            factories = list(factories)
+        else:
+            factories = [factories] * (1 if n_envs is None else n_envs)
+        if not factories:
+            raise ValueError("a vector environment needs at least one environment; give n_envs of 1 or more")
+        count = len(factories)
+        self.use_async_envs = use_async_envs and count > 1
+        if pool is not None and (pool.size < count or pool.use_async_envs != self.use_async_envs):
+            raise ValueError(
+                f"a pool of {pool.size} {'processes' if pool.use_async_envs else 'local workers'} does not fit {count} environments "
+                f"with use_async_envs={self.use_async_envs}; make it with WorkerPool({count}, use_async_envs={self.use_async_envs})"
+            )
+        super().__init__(
+            [self._sendable(factory) for factory in factories], pool or WorkerPool(count, self.use_async_envs), env_config, reset_timeout_s, step_timeout_s,
+        )
+        self.task = task
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.latest_infos: list[dict[str, Any]] = [{} for _ in range(count)]      # of each environment, as it gave it
+        self._instructions: list[str | None] = [None] * count                       # of the present episodes, where the environment gives one
+        self._layout: tuple[Any, ObservationLayout | None] = (None, None)
+
+    def _sendable(self, factory: EnvFactory | Callable[[], Any]) -> EnvFactory | Callable[[], Any]:
+        if isinstance(factory, EnvFactory) or (callable(factory) and not self.use_async_envs):
+            return factory
+        if not callable(factory):
+            raise TypeError(f"{factory!r} does not make environments; give an EnvFactory, or an importable class or function")
+        return EnvFactory(factory)         # ValueError, with the way out, for what no worker can import
+
+    # what is known without, or with, a simulator
+
+    @property
+    def single_observation_space(self):
+        return self._describe()["observation_space"]
+
+    @property
+    def single_action_space(self):
+        return self._describe()["action_space"]
+
+    @property
+    def observation_space(self):
+        return batch_space(self.single_observation_space, self.num_envs)
+
+    @property
+    def action_space(self):
+        return batch_space(self.single_action_space, self.num_envs)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Of a single environment, with `autoreset_mode`."""
+        return self._describe()["metadata"] | {"autoreset_mode": self.autoreset_mode}
+
+    @property
+    def render_mode(self) -> str | None:
+        return self._describe()["render_mode"]
+
+    @property
+    def spec(self):
+        return self._describe()["spec"]
 
     # the Gymnasium interface
 
-    def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict | None = None) -> tuple[Any, dict]:
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin episodes. seed: an int s gives environment i the seed s + i; a list gives one each.
 
-        options: passed to every environment; `reset_mask`, (n_envs,) of bool, begins new episodes only where it is True.
+        options: passed to every environment; a list gives one each. `reset_mask`, (n_envs,) of bool, in a dictionary that is given for all begins new
+        episodes only where it is True.
         """
-        options = dict(options or {})
-        mask = options.pop("reset_mask", None)
-        mask = np.ones(self.num_envs, dtype=bool) if mask is None else np.asarray(mask)
+        mask = np.ones(self.num_envs, dtype=bool)
+        if isinstance(options, Mapping):
+            mask = np.asarray(options.get("reset_mask", mask))
+            options = {name: value for name, value in options.items() if name != "reset_mask"}
+        each = [options or None] * self.num_envs if options is None or isinstance(options, Mapping) else list(options)
         if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
             raise ValueError(f"reset_mask must be {self.num_envs} booleans with at least one True, got {mask!r}")
         if seed is None or isinstance(seed, (int, np.integer)):
             seeds = [None if seed is None else int(seed) + index for index in range(self.num_envs)]
         else:
             seeds = [None if one is None else int(one) for one in seed]
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"{self.num_envs} environments need {self.num_envs} seeds, got {len(seeds)}")
+        for what, values in (("seeds", seeds), ("options", each)):
+            if len(values) != self.num_envs:
+                raise ValueError(f"{self.num_envs} environments need {self.num_envs} {what}, got {len(values)}")
         self._start()
         if not (mask | self._episodes).all():
             raise ValueError(f"environments {np.flatnonzero(~(mask | self._episodes)).tolist()} have no episode yet; the first reset must include them")
         which = np.flatnonzero(mask)
-        infos: dict = {}
-        for index, info in zip(which, self._ask("reset", [(seeds[index], options or None) for index in which], self.reset_timeout_s, which)):
-            infos = self._add_scene(infos, info, index)
-            infos = self._add_info(infos, info, index)
-            self._observations[index] = self._workers[index].observation
+        infos: dict[str, Any] = {}
+        for index, info in zip(which, self._ask("reset", [(seeds[index], each[index]) for index in which], self.reset_timeout_s, which)):
+            infos = self._take(infos, info, index, begins=True)
         self._episodes[which], self._ended[which] = True, False
-        return self._batch(self._observations), infos
+        return self._batch(), infos
 
-    def step(self, actions: Any, mask: Any = None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
+    def step(self, actions: Any, mask: Any = None, autoreset: bool = True) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step of every environment: observations, rewards (n_envs,), terminated, truncated, infos.
 
         mask: (n_envs,) of bool; environments where it is False rest: they repeat their observation, with reward 0 and no flag.
+        autoreset: False leaves an episode that ends as it is, whatever the mode; the next step of that environment begins a new one, unless the mode is DISABLED.
         """
         if not self._episodes.all():
             missing = np.flatnonzero(~self._episodes).tolist()
@@ -250,7 +285,7 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
         actions = list(iterate(self.action_space, actions))
         if len(actions) != self.num_envs:
             raise ValueError(f"{self.num_envs} environments need {self.num_envs} actions, got {len(actions)}")
-        begin = active & self._ended & (self.autoreset_mode == AutoresetMode.NEXT_STEP)
+        begin = active & self._ended
         which = np.flatnonzero(active)
         with self._in_order():
             for index in which:
@@ -262,42 +297,78 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
         rewards, infos = np.zeros(self.num_envs), {}
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
         for index, answer in zip(which, answers):
+            last: dict[str, Any] = {}
             if begin[index]:
                 info = answer
             else:
                 rewards[index], terminated[index], truncated[index], info = answer
-            self._observations[index] = self._workers[index].observation
             ended = terminated[index] or truncated[index]
-            if ended and self.autoreset_mode == AutoresetMode.SAME_STEP:
-                last = {"final_obs": _copied(self._observations[index]), "final_info": info}
-                info = self._ask("reset", [(None, None)], self.reset_timeout_s, [index])[0] | last
-                self._observations[index] = self._workers[index].observation
-            elif ended:
-                info = info | {"final_info": dict(info)}
-            self._ended[index] = ended and self.autoreset_mode != AutoresetMode.SAME_STEP
-            infos = self._add_scene(infos, info, index)
-            infos = self._add_info(infos, info, index)
-        return self._batch(self._observations), rewards, terminated, truncated, infos
+            if ended and autoreset and self.autoreset_mode == AutoresetMode.SAME_STEP:
+                last_info = self._own(info, index)
+                last = {"final_obs": deepcopy(self._seen(index)), "final_info": {name: value for name, value in last_info.items() if name != "scene"}}
+                info = self._ask("reset", [(None, None)], self.reset_timeout_s, [index])[0]
+                begin[index], ended = True, False
+            self._ended[index] = ended
+            infos = self._take(infos, info, index, last, begins=begin[index], is_final=ended)
+        return self._batch(), rewards, terminated, truncated, infos
 
-    def _add_scene(self, infos: dict, info: dict, index: int) -> dict:
-        """What is static in an episode stays whole: an array (n_envs,) of objects, not taken apart as other information is."""
-        if "scene" in info:
-            infos.setdefault("scene", np.full(self.num_envs, None, dtype=object))[index] = info.pop("scene")
-        return infos
+    def _own(self, info: dict[str, Any], index: int) -> dict[str, Any]:
+        """A worker process sends a copy; an environment in this process may go on changing its own."""
+        return own_info(info) if self._workers[index].local else info
 
-    def _batch(self, observations: list) -> Any:
+    def _seen(self, index: int) -> Any:
+        """The latest observation of an environment, as its space describes it."""
+        observation = self._workers[index].observation
+        if not self._workers[index].local:
+            return observation                  # it came through shared memory, in the arrays of the space
         space = self.single_observation_space
-        return concatenate(space, observations, create_empty_array(space, self.num_envs))
+        if self._layout[0] is not space:
+            self._layout = space, ObservationLayout.of(space)
+        layout = self._layout[1]
+        return observation if layout is None else layout.cast(observation)
+
+    def _take(
+        self, infos: dict[str, Any], info: dict[str, Any], index: int, last: dict[str, Any] | None = None, begins: bool = False, is_final: bool = False,
+    ) -> dict[str, Any]:
+        """Keep what an environment has answered, and add its information to that of the others."""
+        self.latest_infos[index] = own = self._own(info, index)
+        self._observations[index] = self._seen(index)
+        if begins:
+            self._instructions[index] = given_instruction(own, self._observations[index])
+        shown = {name: value for name, value in own.items() if name != "scene"}
+        if "scene" in own:           # what is static in an episode stays whole: an array (n_envs,) of objects, not taken apart as other information is
+            infos.setdefault("scene", np.full(self.num_envs, None, dtype=object))[index] = own["scene"]
+        if is_final:
+            last = {"final_info": shown}
+        return self._add_info(infos, shown | (last or {}), index)
+
+    def instructions(self) -> list[str]:
+        """What a policy is told in the present episode of each environment: what the environment gives, else the task's description, else its attribute
+        `task_description` or `task`, else an empty text."""
+        known = [given if given is not None else self.task.description if self.task is not None else "" for given in self._instructions]
+        if all(known):
+            return known
+        for name in ("task_description", "task"):
+            try:
+                values = self.get_attr(name)
+            except AttributeError:
+                continue
+            known = [text or (value if isinstance(value, str) else "") for text, value in zip(known, values)]
+        return known
+
+    def _batch(self) -> Any:
+        space = self.single_observation_space
+        return concatenate(space, self._observations, create_empty_array(space, self.num_envs))
 
     def render(self) -> tuple[np.ndarray, ...]:
         """A picture of each environment, (H, W, 3)."""
         return tuple(self._ask("render", [()] * self.num_envs, self.step_timeout_s))
 
-    def call(self, name: str, *args, **kwargs) -> tuple:
-        """The method `name` of each environment, called; an attribute that is no method is returned as it is."""
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The method `name` of each environment, called; an attribute that is not a method is returned as it is."""
         return tuple(self._ask("call", [(name, args, kwargs)] * self.num_envs, self.reset_timeout_s))
 
-    def get_attr(self, name: str) -> tuple:
+    def get_attr(self, name: str) -> tuple[Any, ...]:
         """The attribute of each environment. AttributeError where there is none; the workers live on."""
         return tuple(self._ask("get_attr", [(name,)] * self.num_envs, self.step_timeout_s))
 
@@ -309,27 +380,12 @@ class LazyVectorEnv(gymnasium.vector.VectorEnv):
             raise ValueError(f"{self.num_envs} environments need {self.num_envs} values of {name!r}, got {len(values)}")
         self._ask("set_attr", [(name, value) for value in values], self.step_timeout_s)
 
-    def close(self, **kwargs) -> None:
-        """End the workers. The environment can be used again: it starts new ones."""
-        if getattr(self, "_workers", None):
-            self.pool.give_back(self)
-            self._forget()
-        self.closed = True
-
-    def close_extras(self, **kwargs) -> None:
+    def close_extras(self, **kwargs: Any) -> None:
         self.close()
-
-    def __del__(self):
-        if getattr(self, "_workers", None):
-            self.close()
 
     def __repr__(self) -> str:
         what = f"{self.task.suite}/{self.task.task_id} {self.task.name!r}" if self.task else str(self.factories[0])
         return f"LazyVectorEnv({what}, n_envs={self.num_envs}, {'started' if self.started else 'not started'})"
-
-
-def _copied(observation: Any) -> Any:
-    return deepcopy(observation)
 
 # %% ../../nbs/envs/vector.ipynb #f6cfaf4e
 def make_vector_envs(env_config: Any, n_envs: int, use_async_envs: bool = True) -> dict[str, dict[int, LazyVectorEnv]]:

@@ -11,12 +11,13 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..envs.answers import checked_observation, checked_reward, instruction_of
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..results.records import EpisodeRecord
 
@@ -55,6 +56,7 @@ class EpisodeRun:
         anybody who waits for one.
     observation: what the policy looks at next; None once the episode is over.
     ended: whether it is over.
+    task: the task, with the instruction of this episode where the environment gives one.
     """
 
     def __init__(self, env: Any, job: EpisodeJob, heartbeat: Callable[[int, bool], None] | None = None):
@@ -73,6 +75,8 @@ class EpisodeRun:
         options = {"init_state_id": spec.init_state_id} if spec.init_state_id is not None else None
         self.observation, info = env.reset(seed=spec.seed, options=options)
         self.reset_s = time.perf_counter() - started
+        checked_observation(self.observation, "reset")
+        self.task = replace(job.task, description=instruction_of(env, info, self.observation, job.task.description))
         self.scene = info.get("scene")
         self._note_success(info)
         self._video = None
@@ -102,7 +106,7 @@ class EpisodeRun:
             else:
                 observation, reward, terminated, truncated, info = step(action)
             self.n_steps += 1
-            reward = float(reward)
+            reward = checked_reward(reward)
             self.sum_reward += reward
             if reward > self.max_reward or reward != reward:       # NaN stays: the record says null
                 self.max_reward = reward
@@ -123,6 +127,8 @@ class EpisodeRun:
                 self.end_reason = "success" if self.success else "terminated" if terminated else "time_limit"
                 observation = None
                 break
+        else:
+            checked_observation(observation, "step")
         self.observation = observation
         self.render_s += rendering
         self.sim_s += time.perf_counter() - started - rendering
@@ -142,7 +148,7 @@ class EpisodeRun:
 
         error: the episode could not be finished, and this is why.
         """
-        spec, task = self.job.spec, self.job.task
+        spec, task = self.job.spec, self.task
         video_path = self._close_video(keep=not (self.job.only_failures and self.success is True and error is None))
         wall_s = self.reset_s + (time.perf_counter() - self._began if self._began is not None else 0.0)
         return EpisodeRecord(

@@ -65,7 +65,7 @@ class EpisodeHost(EnvHost):
         self._policies: dict[str, tuple[Policy, Batcher]] = {}
 
     def prepare(self, job: EpisodeJob) -> dict:
-        """Build what the job needs, reset it, and wait for the first chunk. Returns what a policy is told: action space and scene."""
+        """Build what the job needs, reset it, and wait for the first chunk. Returns what a policy is told: task, action space and scene."""
         self.abandon()
         self.build(job.factory)
         self.run = EpisodeRun(self.env, job)
@@ -73,7 +73,7 @@ class EpisodeHost(EnvHost):
         self.observation = self._for_driver(self.run.observation)
         space, layout = self.env.action_space, self._layout[1]
         signature = (layout.leaves if layout is not None else str(self.env.observation_space)), type(space).__name__, space.shape, str(space.dtype)
-        return {"action_space": space, "scene": self.run.scene, "signature": signature}
+        return {"task": self.run.task, "action_space": space, "scene": self.run.scene, "signature": signature}
 
     def _as_promised(self, observation: Any) -> Any:
         """What the policy sees, wherever it runs: the arrays of the observation space in its dtypes."""
@@ -107,7 +107,7 @@ class EpisodeHost(EnvHost):
         self.build(job.factory)
         run = self.run = EpisodeRun(self.env, job, self._beat)
         space = self.env.action_space
-        episode = Episode(job.spec, job.task, space, job.task.max_episode_steps, run.scene)
+        episode = Episode(job.spec, run.task, space, job.task.max_episode_steps, run.scene)
         begun = False
         try:
             ask_policy(policy.begin_episode, 0, episode)

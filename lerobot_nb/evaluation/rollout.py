@@ -6,6 +6,7 @@
 __all__ = ['rollout', 'eval_policy_all', 'eval_policy']
 
 # %% ../../nbs/evaluation/rollout.ipynb #537f63ce
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo
+from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
+from .plan import Plan
 from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
 from ..policies.base import AdaptedPolicy, Episode, Policy, make_policy
 
@@ -24,30 +27,27 @@ _log = logging.getLogger(__name__)
 def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_observations: bool = False) -> dict[str, Any]:
     """One episode in each environment of a `LazyVectorEnv`, batched.
 
-    seeds: one for each environment; None draws nothing and lets each environment decide.
+    seeds: one for each environment; None draws nothing and lets each environment decide. Where the task has stored initial states, environment i starts from the
+    one that episode i of an evaluation starts from.
 
     Returns tensors whose T is the length of the longest episode: "action" (B, T, *A), "reward" (B, T) float32, "success" (B, T) bool, "done" (B, T) bool,
-    and with `return_observations` "observation", a dictionary of (B, T + 1, …) as the policy saw them. An environment whose episode is over rests:
-    its rows go on with reward 0, `done` True and its last observation. A policy that acts in chunks is asked once a chunk; its observations are recorded
-    all the same.
+    and with `return_observations` "observation", a dictionary of (B, T + 1, …) as the policy saw them. An environment whose episode is over, by itself or by
+    the task's step limit, rests: its rows go on with reward 0, `done` True and its last observation. A policy that acts in chunks is asked once a chunk; its
+    observations are recorded all the same.
     """
     import torch
 
     _expect_vector_env(env)
-    policy = make_policy(policy, getattr(env, "env_config", None))
-    batcher = make_batcher(policy, getattr(env, "env_config", None))
-    if seeds is not None and (isinstance(seeds, (int, str)) or len(seeds) != env.num_envs):
-        raise ValueError(f"seeds must be a list with one number for each of the {env.num_envs} environments, got {seeds!r}")
-    seeds = [None] * env.num_envs if seeds is None else list(seeds)
-    task = env.task or TaskInfo("rollout", 0, "rollout", "")
+    policy = make_policy(policy, env.env_config)
+    if policy.needs_privileged and env.env_config is not None and not env.env_config.privileged:
+        raise ValueError(f"policy {policy.name!r} reads the simulator's ground truth; make the environments with make_env(…, privileged=True)")
+    batcher = make_batcher(policy, env.env_config)
+    observation, episodes = _begin_episodes(env, seeds)
     slots = list(range(env.num_envs))
-    observation, info = env.reset(seed=seeds)
-    episodes = [
-        Episode(EpisodeSpec(task.suite, task.task_id, slot, seeds[slot] if seeds[slot] is not None else slot), task, env.single_action_space,
-                task.max_episode_steps, info["scene"][slot] if "scene" in info else None) for slot in slots
-    ]
-    rows: dict[str, list] = {"action": [], "reward": [], "success": [], "done": []}
-    seen, begun = [], []
+    limit = env.task.max_episode_steps if env.task is not None else None
+    rows: dict[str, list[torch.Tensor]] = {"action": [], "reward": [], "success": [], "done": []}
+    seen: list[dict[str, Any]] = []
+    begun: list[int] = []
     done = np.zeros(env.num_envs, dtype=bool)
     policy.begin_run()
     try:
@@ -63,20 +63,18 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
             for action in actions.swapaxes(0, 1):
                 if return_observations:
                     seen.append(batcher(_rows(observation, slots), episodes))
-                observation, reward, terminated, truncated, info = env.step(action, mask=~done)
-                rows["action"].append(torch.from_numpy(np.array(action)))
-                rows["reward"].append(torch.from_numpy(reward.astype(np.float32)))
-                reached = np.asarray(info.get("is_success", info.get("success", np.zeros(env.num_envs)))).astype(bool)
-                rows["success"].append(torch.from_numpy(reached & ~done))
-                done = done | terminated | truncated
-                rows["done"].append(torch.from_numpy(done.copy()))
+                observation, reward, terminated, truncated, _ = env.step(action, mask=~done, autoreset=False)
+                success = [not over and _reached(info) for over, info in zip(done, env.latest_infos)]
+                done = done | terminated | truncated | (len(rows["done"]) + 1 == limit)
+                for name, values in (("action", np.array(action)), ("reward", reward.astype(np.float32)), ("success", np.array(success)), ("done", done.copy())):
+                    rows[name].append(torch.from_numpy(values))
                 if done.all():
                     break
     finally:
         for slot in begun:
             end_policy_episode(policy, slot)
         policy.end_run()
-    result = {name: torch.stack(values, dim=1) for name, values in rows.items()}
+    result: dict[str, Any] = {name: torch.stack(values, dim=1) for name, values in rows.items()}
     if return_observations:
         seen.append(batcher(_rows(observation, slots), episodes))
         result["observation"] = {
@@ -85,10 +83,36 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
     return result
 
 
+def _begin_episodes(env: LazyVectorEnv, seeds: Sequence[int] | None) -> tuple[Any, list[Episode]]:
+    """The first observation, and what the policy is told of each episode."""
+    if seeds is not None and (isinstance(seeds, (int, str)) or len(seeds) != env.num_envs):
+        raise ValueError(f"seeds must be a list with one number for each of the {env.num_envs} environments, got {seeds!r}")
+    task = env.task or TaskInfo("rollout", 0, "rollout", "")
+    plan = Plan((task,), env.num_envs)
+    init_state_ids = [plan.spec(0, slot).init_state_id for slot in range(env.num_envs)]
+    each_seed = [None] * env.num_envs if seeds is None else list(seeds)
+    observation, info = env.reset(seed=each_seed, options=[None if one is None else {"init_state_id": one} for one in init_state_ids])
+    scenes = info.get("scene", [None] * env.num_envs)
+    return observation, [
+        Episode(
+            EpisodeSpec(task.suite, task.task_id, slot, slot if seed is None else seed, init_state_ids[slot]), dataclasses.replace(task, description=told),
+            env.single_action_space, task.max_episode_steps, scenes[slot],
+        )
+        for slot, (seed, told) in enumerate(zip(each_seed, env.instructions()))
+    ]
+
+
+def _reached(info: Mapping[str, Any]) -> bool:
+    """Whether a step reports success."""
+    reached = info.get("is_success", info.get("success"))
+    return reached is not None and bool(np.asarray(reached).any())
+
+
 def _expect_vector_env(env: Any) -> None:
-    if not hasattr(env, "num_envs"):
-        hint = "; a mapping of them goes to eval_policy_all, or take one: envs[suite][task_id]" if isinstance(env, Mapping) else ""
-        raise TypeError(f"env must be a LazyVectorEnv, as make_env makes them, not {type(env).__name__}{hint}")
+    """TypeError, with what to pass, for anything but a `LazyVectorEnv`."""
+    if not isinstance(env, LazyVectorEnv):
+        hint = " A mapping of them goes to eval_policy_all, or take one: envs[suite][task_id]." if isinstance(env, Mapping) else ""
+        raise TypeError(f"env must be a LazyVectorEnv, not {type(env).__name__}.{hint} {HOW_TO_MAKE_ENVS}")
 
 
 def _rows(observation: Any, slots: Sequence[int]) -> list:
@@ -131,8 +155,6 @@ def eval_policy_all(
 
     Returns `{"per_task": […], "per_group": {…}, "overall": {…}}`, as in eval_info.json. The episodes' records are under "episodes" with `return_episode_data`.
     """
-    import dataclasses
-
     from lerobot_nb.evaluation.benchmark import config_of, make_benchmark, make_runner
     from lerobot_nb.results.eval_info import build_eval_info, unreported_warning
     from lerobot_nb.results.records import judged_records

@@ -323,7 +323,7 @@ class Runner:
         elif seat.phase == "preparing":
             seat.phase, seat.deadline = "prepared", float("inf")
             seat.action_space, seat.signature = value["action_space"], value["signature"]
-            seat.episode = Episode(seat.job.spec, seat.job.task, seat.action_space, seat.job.task.max_episode_steps, value["scene"])
+            seat.episode = Episode(seat.job.spec, value["task"], seat.action_space, seat.job.task.max_episode_steps, value["scene"])
             self._prepared.append(seat)
         elif seat.phase == "whole":
             if isinstance(value, bytes):           # a heartbeat
