@@ -26,7 +26,7 @@ BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
 RUN := $(if $(SKIP_INSTALL),,PATH="$(CURDIR)/$(BIN):$$PATH")
 
-.PHONY: help eval lab shell test test-slow test-containers test-docs setup lint types format image smoke smoke-metrics package docs readme speed lock export clean gl
+.PHONY: help eval lab shell test test-slow test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-metrics package docs readme speed lock export clean gl
 
 help:               ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -63,6 +63,17 @@ notebook := $(STAMPS)/project $(STAMPS)/notebook
 benchmark := gl $(notebook) $(patsubst %,$(STAMPS)/%,$(filter $(BENCHMARKS_WITH_PACKAGES),$(BENCHMARK)))
 endif
 
+LEROBOT_VENV ?= .venv-lerobot
+LEROBOT_BIN := $(LEROBOT_VENV)/bin
+
+$(LEROBOT_VENV)/installed: $(REQUIREMENTS)/lerobot.txt settings.ini setup.py
+	@docker/install/lerobot.sh $(LEROBOT_VENV)
+	@PYTHONWARNINGS=ignore $(LEROBOT_BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup-lerobot: gl $(LEROBOT_VENV)/installed      ## .venv-lerobot: lerobot's policies, in an environment of their own (Python 3.12)
+	@echo "ready: $(LEROBOT_BIN)/lerobot-nb eval --policy FOLDER_OR_hub:USER/REPO"
+
 setup: gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero        ## .venv with both benchmarks
 	@echo "ready: . $(BIN)/activate"
 
@@ -87,6 +98,10 @@ test: $(everything)       ## every quick test: pytest, then the notebooks
 
 test-slow: $(everything)  ## the tests that take minutes
 	$(RUN) python -m pytest -m "slow and not container and not docs" --timeout 3600
+
+test-lerobot: setup-lerobot $(everything)     ## policies that lerobot built and saved, evaluated here and by lerobot itself; openpi's client
+	@$(LEROBOT_BIN)/python -c "import openpi_client" 2>/dev/null || $(LEROBOT_BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps openpi-client==0.1.2
+	$(if $(SKIP_INSTALL),,LEROBOT_NB_OTHER_PYTHON="$(CURDIR)/$(BIN)/python") $(LEROBOT_BIN)/python -m pytest --timeout 3600 tests/test_lerobot.py tests/test_remote.py tests/test_checkpoints.py
 
 test-containers: $(everything)    ## build both images and evaluate inside them
 	$(RUN) python -m pytest -m container --timeout 3600 tests/test_containers.py
@@ -155,5 +170,5 @@ lock:               ## newest versions that fit together -> docker/requirements/
 	@outputs/lock-venv/bin/python -m pip install --quiet uv packaging
 	outputs/lock-venv/bin/python $(REQUIREMENTS)/lock.py
 
-clean:              ## remove .venv and everything built; outputs/ stays
-	rm -rf $(VENV) build dist *.egg-info _docs _proc .pytest_cache .hypothesis .ruff_cache .mypy_cache
+clean:              ## remove .venv, .venv-lerobot and everything built; outputs/ stays
+	rm -rf $(VENV) $(LEROBOT_VENV) build dist *.egg-info _docs _proc .pytest_cache .hypothesis .ruff_cache .mypy_cache

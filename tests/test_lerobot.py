@@ -326,3 +326,37 @@ def test_pictures_of_another_size_and_name(saved, tmp_path):
         evaluate(large, make_policy(str(saved("act"))), config, output_dir=tmp_path / "large")
     resized = evaluate(large, str(folder), config, output_dir=tmp_path / "resized", policy_kwargs={"rename_map": rename, "resize_images": True})
     assert [record.error for record in resized.records()] == [None, None]
+
+
+# --- from this environment into another ---------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("kind", ["act", "smolvla", "diffusion-2"])
+def test_served_from_here_and_evaluated_in_an_environment_without_lerobot(saved, kind, tmp_path):
+    """`make test-lerobot` names the other environment's Python in LEROBOT_NB_OTHER_PYTHON."""
+    python = os.environ.get("LEROBOT_NB_OTHER_PYTHON")
+    if not python:
+        pytest.skip("LEROBOT_NB_OTHER_PYTHON does not name a Python without lerobot: make test-lerobot")
+    from lerobot_nb.policies.serve import PolicyServer
+    from lerobot_nb.results.records import read_records
+
+    assert subprocess.run([python, "-c", "import lerobot"], capture_output=True).returncode != 0
+    expected = evaluate(reach(), str(saved(kind)), EvalConfig(3, batch_size=2, max_batch=1), output_dir=tmp_path / "here").records()
+    with PolicyServer(make_policy(str(saved(kind))), port=0) as server:
+        words = ["--benchmark", "metaworld", "--task", "reach-v3", "--policy", server.address, "--n_episodes", "3", "--batch_size", "2", "--max_batch", "1",
+                 "--episode_length", str(LENGTH), "--render", "none", "--output_dir", str(tmp_path / "there")]
+        done = subprocess.run([python, "-m", "lerobot_nb.cli", "eval", *words], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(TESTS.parent)})
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "there/run.json").read_text())
+    assert manifest["env_config"]["observation_height"] == SIZE          # the checkpoint's, told by the server
+    assert manifest["policy"]["served"] == json.loads(json.dumps(make_policy(str(saved(kind))).identity()))
+    records = sorted(read_records(tmp_path / "there/episodes.jsonl"), key=lambda record: record.key)
+    assert [same_episode(a, b) for a, b in zip(records, expected, strict=True)] == [[]] * 3
+
+
+def test_a_served_checkpoint_is_compared_with_the_benchmark_too(saved):
+    from lerobot_nb.policies.serve import PolicyServer
+
+    with PolicyServer(make_policy(str(saved("act"))), port=0) as server:
+        with pytest.raises(PolicyLoadError, match=f"observation_height={SIZE}"):
+            make_policy(server.address, reach(observation_height=64, observation_width=64))
+        make_policy(server.address, reach()).end_run()
