@@ -9,6 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 from lerobot_nb.envs.config import make_env_config
 from lerobot_nb.envs.gym_ids import GymIdEnv, named_observation_space
+from lerobot_nb.envs.success import BenchmarkError
 from lerobot_nb.envs.workers import Worker
 
 MODULE = '''
@@ -170,5 +171,5 @@ def test_a_success_that_is_no_truth_value_is_refused(tmp_path, monkeypatch):
     config = make_env_config("gym", gym_id="says_yes/Reach-v0", package_name="says_yes", render_mode=None)
     env = config.env_factory(config.tasks()[0])()
     env.reset(seed=0)
-    with pytest.raises(TypeError, match="'is_success'.*'yes'"):
+    with pytest.raises(BenchmarkError, match="'is_success'.*'yes'"):
         env.step(np.zeros(1, np.float32))

@@ -7,13 +7,15 @@ __all__ = ['ContractError', 'same_observation', 'check_benchmark']
 
 # %% ../../nbs/envs/contract.ipynb #52e955c9
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .base import TaskInfo
 from .config import EnvConfig
+from .success import BenchmarkError, read_success
 from .errors import LerobotNbError
 
 # %% ../../nbs/envs/contract.ipynb #22c7481f
@@ -29,20 +31,54 @@ def same_observation(a: Any, b: Any) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
 
 
-def _play(env: Any, actions: np.ndarray, init_state_id: int | None, look: Callable[[int], bool], draw: bool, demand: Callable) -> tuple[list[float], dict[int, Any]]:
-    """Rewards, and the observations at the steps that are looked at; 0 is the one of the reset."""
+@dataclass
+class _Played:
+    """An episode: rewards and what was reported of success at each step, and the observations at the steps that were looked at; 0 is the one of the reset."""
+    seen: dict[int, Any]
+    rewards: list[float] = field(default_factory=list)
+    reports: list[bool | None] = field(default_factory=list)
+
+
+class _InfoCheck:
+    """What the infos of an environment say of success, over all episodes that are played with it.
+
+    always: every info must report.
+    """
+
+    def __init__(self, demand: Callable[[Any, str], None], always: bool):
+        self._demand, self._always = demand, always
+        self._given: list[tuple[str, Any]] = []          # kept, so that no later dictionary can have the identity of an earlier one
+
+    def read(self, info: dict[str, Any], where: str) -> bool | None:
+        """The success that is reported `where` ("after reset", "after step 3")."""
+        earlier = next((place for place, given in self._given if given is info), None)
+        self._demand(earlier is None, f"the info {where} is the dictionary that was returned {earlier}, so that what it says lives on; return a new one each time")
+        self._given.append((where, info))
+        try:
+            success = read_success(info)
+        except BenchmarkError as error:
+            self._demand(False, f"{where}, {error}")
+        if self._always or "is_success" in info:
+            self._demand(type(info.get("is_success")) is bool, f"info['is_success'] must be a bool {where}, not {info.get('is_success')!r}")
+        return success
+
+
+def _play(
+    env: Any, actions: np.ndarray, init_state_id: int | None, look: Callable[[int], bool], draw: bool, ends_at_success: bool, infos: _InfoCheck, demand: Callable[[Any, str], None],
+) -> _Played:
     first, info = env.reset(seed=7, options={"init_state_id": init_state_id})
-    rewards, seen = [], {0: copy.deepcopy(first)}
-    demand(type(info.get("is_success")) is bool, f"info['is_success'] must be a bool after reset, not {info.get('is_success')!r}")
+    played = _Played({0: copy.deepcopy(first)})
+    demand(infos.read(info, "after reset") is not True, "info reports success after reset, before the first step; report False there, in a new dictionary")
     for step, action in enumerate(actions, start=1):
         observation, reward, terminated, truncated, info = env.step(action, observe=look(step))
         demand((observation is None) == (not look(step)), f"step(action, observe={look(step)}) must return {'an observation' if look(step) else 'None as observation'}")
-        demand(type(info.get("is_success")) is bool, f"info['is_success'] must be a bool after step {step}, not {info.get('is_success')!r}")
+        success = infos.read(info, f"after step {step}")
         demand(not (terminated and truncated), f"step {step} ended the episode both as terminated and as truncated")
-        demand(terminated or not info["is_success"], f"step {step} reports success and does not end the episode as terminated")
-        rewards.append(float(reward))
+        demand(terminated or not success or not ends_at_success, f"step {step} reports success and does not end the episode as terminated; if success can be lost again, say ends_at_success=False")
+        played.rewards.append(float(reward))
+        played.reports.append(success)
         if look(step):
-            seen[step] = copy.deepcopy(observation)
+            played.seen[step] = copy.deepcopy(observation)
         if draw:
             picture = np.asarray(env.render())
             demand(picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3, f"render() must return (H, W, 3) uint8, not {picture.shape} {picture.dtype}")
@@ -52,14 +88,15 @@ def _play(env: Any, actions: np.ndarray, init_state_id: int | None, look: Callab
             except Exception:           # whichever it is, the environment says no
                 break
             demand(False, "a finished episode could be stepped; step must raise until the next reset")
-    return rewards, seen
+    return played
 
 # %% ../../nbs/envs/contract.ipynb #8e6b6951
-def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 10) -> list[TaskInfo]:
+def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 10, ends_at_success: bool = True) -> list[TaskInfo]:
     """Try the contract on every task of a benchmark, with random actions; returns the tasks that were tried.
 
     n_steps: steps of an episode, which is played three times, four where pictures are drawn. look_every: how seldom the policy looks in the second one. What holds at the end
         of an episode is only tried where one ends within these steps.
+    ends_at_success: success ends an episode. False for environments that go on, where it can be lost again (`success_at`).
 
     Raises ContractError for the first promise that is broken. Pictures are drawn where `render_mode` is set.
     """
@@ -87,27 +124,30 @@ def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 
                 space.seed(0)
                 actions = np.array([space.sample() for _ in range(n_steps)])
 
-            def play(look: Callable[[int], bool] = lambda step: True, draw: bool = False) -> tuple[list[float], dict[int, Any]]:
-                return _play(env, actions, last_state, look, draw, demand)
+            infos = _InfoCheck(demand, env_config.reports_success)
 
-            rewards, always = play()
-            for step, observation in always.items():
+            def play(look: Callable[[int], bool] = lambda step: True, draw: bool = False) -> _Played:
+                return _play(env, actions, last_state, look, draw, ends_at_success, infos, demand)
+
+            always = play()
+            for step, observation in always.seen.items():
                 demand(env.observation_space.contains(observation), f"the observation at step {step} is not in the observation space")
             ways = {f"looking at every {look_every}th step only": {"look": lambda step: step % look_every == 0}}
             if env.render_mode is not None:
                 ways["drawing at every step"] = {"draw": True}
             for way, how in ways.items():
-                others, seen = play(**how)
-                demand(rewards == others, f"{way} changes the rewards, first at step {_first_difference(rewards, others)}")
-                for step, observation in seen.items():
-                    demand(same_observation(observation, always[step]), f"{way} changes the observation at step {step}")
+                other = play(**how)
+                demand(always.rewards == other.rewards, f"{way} changes the rewards, first at step {_first_difference(always.rewards, other.rewards)}")
+                demand(always.reports == other.reports, f"{way} changes what is reported of success, first at step {_first_difference(always.reports, other.reports)}")
+                for step, observation in other.seen.items():
+                    demand(same_observation(observation, always.seen[step]), f"{way} changes the observation at step {step}")
             env.close()
             env.close()
-            demand(play()[0] == rewards, "after close() the same episode has other rewards")
+            demand(play().rewards == always.rewards, "after close() the same episode has other rewards")
         finally:
             env.close()
     return tasks
 
 
-def _first_difference(a: list[float], b: list[float]) -> int:
+def _first_difference(a: Sequence[Any], b: Sequence[Any]) -> int:
     return next((step for step, pair in enumerate(zip(a, b), start=1) if pair[0] != pair[1]), min(len(a), len(b)) + 1)

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from .base import EnvFactory, TaskInfo
+from .success import read_success
 from .config import EnvConfig, select_task_ids, split_names
 
 # %% ../../nbs/envs/gym_ids.ipynb #b1cc3b6c
@@ -118,13 +119,10 @@ class GymIdEnv(gymnasium.Env):
             env.close()
 
     def _with_success(self, info: dict) -> dict:
-        for name in ("is_success", "success"):
-            if name in info:
-                self.has_success = True
-                if not isinstance(info[name], (bool, int, float, np.bool_, np.number, np.ndarray)):
-                    raise TypeError(f"info[{name!r}] must be a truth value or a number, not {info[name]!r}")
-                return info | {"is_success": bool(info[name])}
-        return info
+        """The environment's own info where that says it plainly or says nothing, else a copy with `is_success` as a bool."""
+        success = read_success(info)
+        self.has_success = self.has_success or success is not None
+        return info if success is None or type(info.get("is_success")) is bool else info | {"is_success": success}
 
 
 def find_spec(gym_id: str) -> Any:

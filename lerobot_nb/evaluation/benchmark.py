@@ -40,10 +40,10 @@ class Benchmark:
         """Whether the configuration says that every task has a notion of success."""
         return self.env_config is not None and self.env_config.reports_success
 
-    def protocol(self) -> dict[str, Any]:
+    def protocol(self, config: EvalConfig) -> dict[str, Any]:
         """What decides results besides tasks, plan and policy; recorded in run.json."""
         own = self.env_config.protocol if self.env_config is not None else {}
-        return {**own, "reports_success": self.reports_success}
+        return {**own, "success_at": config.success_at, "reports_success": self.reports_success}
 
     @property
     def preload(self) -> tuple[str, ...]:

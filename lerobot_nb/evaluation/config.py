@@ -38,6 +38,7 @@ class EvalConfig:
     max_batch: largest batch the policy is given; 0 means half of the slots, so that one half steps while the policy thinks about the other.
     max_wait_s: how long ready slots wait for others to make a larger batch.
     max_retries: how often an episode is tried again after its worker died, hung, or its environment raised.
+    success_at: which steps decide on success where it can be lost again: "ever" (any step, as in lerobot) or "end" (the last one). It is part of the protocol.
     max_error_rate: share of the planned episodes that may end in an error before the run is stopped.
     start_timeout_s, reset_timeout_s, step_timeout_s: how long a worker may take to start, to build and reset, and for one step.
     """
@@ -52,6 +53,7 @@ class EvalConfig:
     max_batch: int = 0
     max_wait_s: float = 0.0
     max_retries: int = 2
+    success_at: str = "ever"
     max_error_rate: float = 0.1
     start_timeout_s: float = 180.0
     reset_timeout_s: float = 300.0
@@ -69,6 +71,8 @@ class EvalConfig:
                 raise ValueError(f"{name} must be more than 0 seconds; use a large number to wait long, got {getattr(self, name)!r}")
         if self.max_error_rate > 1:
             raise ValueError(f"max_error_rate is a share of the episodes, between 0 and 1; got {self.max_error_rate!r}")
+        if self.success_at not in ("ever", "end"):
+            raise ValueError(f"success_at={self.success_at!r}; allowed are ever (any step that reports success) and end (the last step)")
         if self.placement not in _PLACEMENTS:
             raise ValueError(f"placement={self.placement!r}; allowed are {', '.join(_PLACEMENTS)}")
         if not isinstance(self.use_async_envs, bool):

@@ -123,7 +123,7 @@ def evaluate(
         env_config = benchmark.env_config
         manifest: dict[str, Any] = {
             "status": "running", "reason": None, "started": now(), "ended": None, "command": command, "benchmark": benchmark.name,
-            "env_config": env_config.to_dict() if env_config is not None else None, "protocol": benchmark.protocol(),
+            "env_config": env_config.to_dict() if env_config is not None else None, "protocol": benchmark.protocol(config),
             "plan": plan.identity(), "eval_config": config.to_dict(), "policy": policy.identity(), "policy_request": policy_request,
             "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),
             "warnings": warnings, "sessions": [],

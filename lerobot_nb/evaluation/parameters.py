@@ -102,6 +102,7 @@ class EvalParameters:
     seed: int = _parameter(1000, "episode i of every task has the seed seed + i", "plan")
     episode_length: int | None = _parameter(None, "steps after which an episode is cut off; None: the benchmark's own limit", "plan")
     protocol: str | None = _parameter(None, "preset of the benchmark's time limits, where it has presets (libero: lerobot, openvla)", "plan")
+    success_at: str = _parameter("ever", "which steps decide on success where it can be lost again: ever (any step) or end (the last one)", "plan")
     device: str | None = _parameter(None, "cpu, cuda, cuda:0, mps, for policies that compute on a device; None: their own choice", "how")
     n_action_steps: int | None = _parameter(None, "actions executed before the policy looks again; None: the policy's own number", "how")
     batch_size: int = _parameter(0, "episodes side by side; 0: 0.7 of the usable cores", "how")

@@ -55,7 +55,7 @@ def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str,
     RunFolderError, naming it, where something that decides results has changed. Other versions of packages are warnings.
     """
     old = folder.manifest()
-    old["protocol"] = {"reports_success": reports_success(manifest)} | (old.get("protocol") or {})       # older runs did not record it
+    old["protocol"] = {"success_at": "ever", "reports_success": reports_success(manifest)} | (old.get("protocol") or {})       # older runs did not record it
     different = []
     for part, ignored in (("plan", ()), ("env_config", ("render_mode",)), ("protocol", ()), ("policy", ())):
         different += _differences(part, _without(old.get(part), ignored), _without(manifest[part], ignored))
