@@ -19,6 +19,8 @@ import numpy as np
 
 from ..envs.answers import checked_observation, checked_reward, instruction_of
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
+from ..envs.success import EpisodeSuccess, SuccessAt
+from ..results.outcomes import EndReason
 from ..results.records import EpisodeRecord
 
 # %% ../../nbs/evaluation/episode.ipynb #70a4d0a4
@@ -28,6 +30,7 @@ class EpisodeJob:
 
     video_path: where the video goes, None for no video. run_folder: what the path in the record is relative to.
     only_failures: the video is deleted when the episode succeeds.
+    success_at: which steps decide on success.
     """
     spec: EpisodeSpec
     task: TaskInfo
@@ -36,6 +39,7 @@ class EpisodeJob:
     run_folder: str | None = None
     video_path: str | None = None
     only_failures: bool = False
+    success_at: SuccessAt = SuccessAt.EVER
 
 # %% ../../nbs/evaluation/episode.ipynb #b0c8ef49
 HEARTBEAT_S = 0.5        # how often a worker says that a long episode is still going
@@ -63,9 +67,7 @@ class EpisodeRun:
         self.env, self.job, self.heartbeat = env, job, heartbeat
         self._next_beat = time.monotonic() + HEARTBEAT_S
         self.n_steps, self.sum_reward, self.max_reward = 0, 0.0, -math.inf
-        self.success: bool | None = None
-        self.success_step: int | None = None
-        self.ended, self.end_reason = False, "time_limit"
+        self.ended, self.end_reason = False, EndReason.TIME_LIMIT
         self.sim_s = self.render_s = self.policy_s = 0.0
         self.video_error: str | None = None
         self._observes = takes_observe(env)
@@ -78,19 +80,16 @@ class EpisodeRun:
         checked_observation(self.observation, "reset")
         self.task = replace(job.task, description=instruction_of(env, info, self.observation, job.task.description))
         self.scene = info.get("scene")
-        self._note_success(info)
+        self._success = EpisodeSuccess(info, job.success_at)
         self._video = None
         if job.video_path is not None:
             self._open_video()
         self._began: float | None = None
 
-    def _note_success(self, info: dict) -> None:
-        reached = info.get("is_success", info.get("success"))
-        if reached is None:
-            return
-        self.success = bool(self.success or reached)
-        if reached and self.success_step is None and self.n_steps:
-            self.success_step = self.n_steps
+    @property
+    def success(self) -> bool | None:
+        """What the steps so far report, see `EpisodeSuccess`."""
+        return self._success.success
 
     def advance(self, actions: np.ndarray) -> bool:
         """Execute the actions (k, *A) until the episode ends; True when it has ended. Afterwards `observation` is that of the last step."""
@@ -112,19 +111,14 @@ class EpisodeRun:
                 self.max_reward = reward
             if self.heartbeat is not None and time.monotonic() > self._next_beat:
                 self.beat()
-            reached = info.get("is_success", info.get("success"))
-            if reached is not None:
-                if reached:
-                    self._note_success(info)
-                elif self.success is None:
-                    self.success = False
+            self._success.note(info)
             if video:
                 before = time.perf_counter()
                 self._add_frame()
                 rendering += time.perf_counter() - before
             if terminated or truncated or self.n_steps == self._limit:
                 self.ended = True
-                self.end_reason = "success" if self.success else "terminated" if terminated else "time_limit"
+                self.end_reason = EndReason.SUCCESS if self.success else EndReason.TERMINATED if terminated else EndReason.TIME_LIMIT
                 observation = None
                 break
         else:
@@ -149,13 +143,15 @@ class EpisodeRun:
         error: the episode could not be finished, and this is why.
         """
         spec, task = self.job.spec, self.task
+        reports = self._success if error is None else None
         video_path = self._close_video(keep=not (self.job.only_failures and self.success is True and error is None))
         wall_s = self.reset_s + (time.perf_counter() - self._began if self._began is not None else 0.0)
         return EpisodeRecord(
             suite=spec.suite, task_id=spec.task_id, task=task.name, task_description=task.description, episode_index=spec.episode_index,
-            seed=spec.seed, init_state_id=spec.init_state_id, success=self.success if error is None else None,
-            success_step=self.success_step if error is None else None, n_steps=self.n_steps,
-            sum_reward=self.sum_reward, max_reward=self.max_reward, end_reason="error" if error is not None else self.end_reason,
+            seed=spec.seed, init_state_id=spec.init_state_id, success=reports.success if reports else None,
+            success_step=reports.success_step if reports else None, n_success_steps=reports.n_success_steps if reports else None,
+            success_at_end=reports.at_end if reports else None, n_steps=self.n_steps,
+            sum_reward=self.sum_reward, max_reward=self.max_reward, end_reason=EndReason.ERROR if error is not None else self.end_reason,
             error=error if error is not None else self.video_error, wall_s=wall_s, policy_s=self.policy_s, sim_s=self.sim_s, render_s=self.render_s,
             video_path=video_path, attempt=self.job.attempt,
         )

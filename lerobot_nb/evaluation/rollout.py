@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo
+from ..envs.success import EpisodeSuccess
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
@@ -43,6 +44,7 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
         raise ValueError(f"policy {policy.name!r} reads the simulator's ground truth; make the environments with make_env(…, privileged=True)")
     batcher = make_batcher(policy, env.env_config)
     observation, episodes = _begin_episodes(env, seeds)
+    reports = [EpisodeSuccess(info) for info in env.latest_infos]
     slots = list(range(env.num_envs))
     limit = env.task.max_episode_steps if env.task is not None else None
     rows: dict[str, list[torch.Tensor]] = {"action": [], "reward": [], "success": [], "done": []}
@@ -64,7 +66,7 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
                 if return_observations:
                     seen.append(batcher(_rows(observation, slots), episodes))
                 observation, reward, terminated, truncated, _ = env.step(action, mask=~done, autoreset=False)
-                success = [not over and _reached(info) for over, info in zip(done, env.latest_infos)]
+                success = [not over and report.note(info) is True for over, report, info in zip(done, reports, env.latest_infos)]
                 done = done | terminated | truncated | (len(rows["done"]) + 1 == limit)
                 for name, values in (("action", np.array(action)), ("reward", reward.astype(np.float32)), ("success", np.array(success)), ("done", done.copy())):
                     rows[name].append(torch.from_numpy(values))
@@ -100,12 +102,6 @@ def _begin_episodes(env: LazyVectorEnv, seeds: Sequence[int] | None) -> tuple[An
         )
         for slot, (seed, told) in enumerate(zip(each_seed, env.instructions()))
     ]
-
-
-def _reached(info: Mapping[str, Any]) -> bool:
-    """Whether a step reports success."""
-    reached = info.get("is_success", info.get("success"))
-    return reached is not None and bool(np.asarray(reached).any())
 
 
 def _expect_vector_env(env: Any) -> None:

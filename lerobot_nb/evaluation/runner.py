@@ -27,6 +27,7 @@ from .plan import Plan
 from .schedule import PlanSchedule, Schedule
 from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
 from ..policies.base import Batcher, Episode, Policy, PolicyLost, PolicyUnavailable
+from ..envs.success import BenchmarkError, SuccessAt
 from ..results.records import EpisodeRecord
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ class Runner:
         video_path = self.video_path_of(spec)
         seat.job = EpisodeJob(
             spec, task, self._factories[seat.task_index], self._attempts.get(spec.key, 1), str(self.run_folder) if self.run_folder else None,
-            str(video_path) if video_path else None, self.config.render_rule.only_failures,
+            str(video_path) if video_path else None, self.config.render_rule.only_failures, SuccessAt(self.config.success_at),
         )
         seat.policy_s, seat.n_steps = 0.0, 0
         try:
@@ -304,7 +305,7 @@ class Runner:
         except WorkerFault as fault:
             self._lost(seat, fault)
             return
-        except PolicyError as error:               # the policy in the worker: the worker is fine, another try would not help
+        except (PolicyError, BenchmarkError) as error:      # the policy in the worker, or what an environment reports: the worker is fine, another try would not help
             self._give_up(seat, str(error))
             return
         except Exception as error:
