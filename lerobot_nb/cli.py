@@ -20,6 +20,8 @@ SUBCOMMANDS = {
     "eval": ("run a policy on a benchmark, or go on with a run", "lerobot_nb.cli:eval_command"),
     "rerun": ("repeat one episode of a run, and compare it with its record", "lerobot_nb.cli:rerun_command"),
     "report": ("print the table of a run", "lerobot_nb.cli:report_command"),
+    "compare": ("compare runs episode by episode; a regression gate for CI", "lerobot_nb.results.commands:compare_command"),
+    "plan": ("how many episodes are needed, which difference can be found", "lerobot_nb.results.commands:plan_command"),
     "metrics": ("sum up eval_info.json as metrics.json", "lerobot_nb.results.metrics:main"),
     "describe": ("write the sentence that the policy is told in each task", "lerobot_nb.results.descriptions:main"),
     "tasks": ("list benchmarks and their tasks", "lerobot_nb.cli:tasks_command"),

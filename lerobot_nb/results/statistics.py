@@ -87,7 +87,8 @@ def effective_episodes(n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike) -> 
     k, n = _counts(n_success, n_evaluated)
     total = n.sum(-1)
     size = (n * n).sum(-1) / np.maximum(total, 1)
-    return total / (1 + np.maximum(size - 1, 0) * intraclass_correlation(k, n))
+    result: FloatArray = total / (1 + np.maximum(size - 1, 0) * intraclass_correlation(k, n))
+    return result
 
 # %% ../../nbs/results/statistics.ipynb #7edbc3e2
 def these_tasks_interval(
@@ -202,7 +203,8 @@ def expanded_tail(n_clusters: int, confidence: float = 0.95) -> float:
 
 
 def _share(part: npt.ArrayLike, whole: npt.ArrayLike) -> FloatArray:
-    return np.asarray(part, float) / np.maximum(np.asarray(whole, float), 1)
+    result: FloatArray = np.asarray(part, float) / np.maximum(np.asarray(whole, float), 1)
+    return result
 
 
 def _quantile_ends(values: FloatArray, tail: float) -> tuple[FloatArray, FloatArray]:
@@ -304,7 +306,8 @@ def pass_hat_k(
     if isinstance(k, bool) or k < 1 or np.any(n < k):
         raise ValueError(f"pass^k needs k from 1 to the smallest number of episodes of a task, {int(n.min())}; got {k}")
     steps = np.arange(k)
-    return np.prod((c[..., None] - steps).clip(min=0) / (n[..., None] - steps), axis=-1).mean(-1)
+    chances: FloatArray = np.prod((c[..., None] - steps).clip(min=0) / (n[..., None] - steps), axis=-1)
+    return np.asarray(chances.mean(-1))
 
 # %% ../../nbs/results/statistics.ipynb #79c1d818
 def expected_width(
