@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Episode', 'PolicyLoadError', 'PolicyLost', 'PolicyUnavailable', 'PolicySpec', 'Policy', 'stack_observations',
            'Batcher', 'AdaptedPolicy', 'weights_hash', 'processor_hash', 'register_policy', 'policy_names',
-           'make_policy', 'policy_path', 'policy_source', 'policy_wishes']
+           'make_policy', 'adapt_policy', 'policy_path', 'policy_source', 'policy_wishes']
 
 # %% ../../nbs/policies/base.ipynb #b34a8396
 import dataclasses
@@ -380,7 +380,7 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
         if inspect.isclass(policy):
             policy = import_path(policy)
         else:
-            return AdaptedPolicy(policy, **kwargs)
+            return adapt_policy(policy, **kwargs)
     path = policy_path(policy, env_config)
     target, kwargs = resolve(path), policy_source(policy) | kwargs
     if inspect.isclass(target) and issubclass(target, Policy):
@@ -388,7 +388,19 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
             target.check_source(env_config, **kwargs)
         return _checked(PolicySpec(path, kwargs).build())
     made = _construct(path, target, kwargs)
-    return _checked(made) if isinstance(made, Policy) else AdaptedPolicy(made, name=policy)
+    return _checked(made) if isinstance(made, Policy) else adapt_policy(made, name=policy)
+
+
+def adapt_policy(policy: Any, **kwargs: Any) -> Policy:
+    """The policy that an object stands for: one of lerobot's is asked as it is seen to act (`LerobotObject`), any other as its methods say (`AdaptedPolicy`).
+
+    kwargs: `n_action_steps`, `preprocessor`, `postprocessor`, `name`.
+    """
+    if any(base.__name__ == "PreTrainedPolicy" and base.__module__.startswith("lerobot.") for base in type(policy).__mro__):
+        from lerobot_nb.policies.lerobot_policy import LerobotObject
+
+        return LerobotObject(policy, **kwargs)
+    return AdaptedPolicy(policy, **kwargs)
 
 
 def _checked(policy: Policy) -> Policy:

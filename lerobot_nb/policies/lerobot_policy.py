@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['require_lerobot', 'LoadedPolicy', 'load_policy', 'load_counted', 'check_finite', 'Acting', 'own_state', 'seeded',
-           'noise_shape', 'find_out', 'LerobotPolicy']
+           'noise_shape', 'find_out', 'LerobotObject', 'LerobotPolicy']
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #f5d5e134
 import contextlib
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .base import Episode, Policy, PolicyLoadError
+from .base import Episode, Policy, PolicyLoadError, processor_hash, weights_hash
 from lerobot_nb.policies.checkpoints import (
     Checkpoint, check_features, checkpoint_wishes, is_empty_camera, processor_steps, saved_rename_map, weights_file,
 )
@@ -317,11 +317,11 @@ def noise_shape(config: Any) -> tuple[int, int]:
 class _Trial:
     """Asks a policy about invented observations, to see how it acts."""
 
-    def __init__(self, loaded: LoadedPolicy, checkpoint: Checkpoint, rename_map: Mapping[str, str]):
+    def __init__(self, loaded: LoadedPolicy, rename_map: Mapping[str, str]):
         self.policy, self.loaded, self.config = loaded.policy, loaded, loaded.policy.config
-        self.device = str(self.config.device)
+        self.device = str(next(loaded.policy.parameters()).device)
         back = {key: name for name, key in rename_map.items()}
-        self.features = {back.get(key, key): feature for key, feature in checkpoint.features("input_features").items() if not is_empty_camera(key)}
+        self.features = {back.get(key, key): feature for key, feature in (self.config.input_features or {}).items() if not is_empty_camera(key)}
         self.batches = [self._prepared(number) for number in range(4)]
 
     def _prepared(self, number: int) -> dict[str, Any]:
@@ -404,84 +404,74 @@ def _generator_states(device: str) -> list[Any]:
     return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.startswith("cuda") else [])
 
 
-def find_out(loaded: LoadedPolicy, checkpoint: Checkpoint, rename_map: Mapping[str, str]) -> Acting:
-    """How a policy has to be asked, by what it does on a few invented observations. PolicyLoadError where it can't act on what config.json says it takes."""
+def find_out(loaded: LoadedPolicy, what: str, rename_map: Mapping[str, str]) -> Acting:
+    """How a policy has to be asked, by what it does on a few invented observations. PolicyLoadError, which names `what`, where it can't act on what its configuration says it takes."""
     try:
-        trial = _Trial(loaded, checkpoint, rename_map)
+        trial = _Trial(loaded, rename_map)
         chunks, why = trial.replays_chunks()
         way = "chunks" if chunks else "steps" if trial.states_are_apart() else "lock_step"
         return Acting(way, trial.draws(way), why)
     except Exception as error:
-        raise PolicyLoadError(f"{checkpoint.source}: the policy can't act on observations as its config.json describes them: {type(error).__name__}: {error}") from error
+        raise PolicyLoadError(f"{what} can't act on observations as its configuration describes them: {type(error).__name__}: {error}") from error
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #b4dabdbc
-class LerobotPolicy(Policy):
-    """A policy that lerobot has trained, from its checkpoint.
+class LerobotObject(Policy):
+    """A policy of lerobot that is an object already, with its processors.
 
-    checkpoint: folder with config.json, or "hub:user/repo@revision".
-    device: "cpu", "cuda", "cuda:0", "mps"; None: the checkpoint's where this machine has it, else the best that there is.
-    n_action_steps: actions executed per look, at most a chunk; None: the checkpoint's number.
-    rename_map: from the environment's names to the policy's, such as {"observation.image": "observation.images.top"}; None: as the checkpoint was saved.
-    empty_cameras: cameras that the environment doesn't have and the policy fills in; for families that can.
-    use_amp: compute in mixed precision; None: as the checkpoint says.
-    resize_images: bring pictures to the size that the policy was trained on, where the environment draws another.
-    allow_pickle: open weights that are a pickle, which runs code. trust_remote_code: run code that comes with the checkpoint.
+    policy: the object; it is put into evaluation mode for the run and back afterwards.
+    preprocessor, postprocessor: as `make_pre_post_processors` gives them; None for a policy that acts without.
+    n_action_steps: actions executed per look, at most as many as a chunk has; None: the policy's number.
 
-    Raises PolicyLoadError, with what to do, where it can't be loaded.
+    Raises PolicyLoadError for a policy that can't act on what its configuration describes, as one that wants language tokens can't without its preprocessor.
     """
     placements = ("driver",)
     batch_format = "torch"
 
-    def __init__(
-        self, checkpoint: str, device: str | None = None, n_action_steps: int | None = None, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None,
-        use_amp: bool | None = None, resize_images: bool = False, allow_pickle: bool = False, trust_remote_code: bool = False,
-    ):
-        require_lerobot(checkpoint)
-        more = ("*.py",) if trust_remote_code else ()
-        self.checkpoint = Checkpoint.find(checkpoint, more_files=(*more, "*.bin", "*.pt") if allow_pickle else more)
-        self.settings = {"n_action_steps": n_action_steps, "empty_cameras": empty_cameras, "use_amp": use_amp}
-        self.resize_images = resize_images
-        self._given_rename_map = rename_map
-        self.rename_map = saved_rename_map(self.checkpoint) if rename_map is None else dict(rename_map)
-        loaded = load_policy(self.checkpoint, device, self.settings, rename_map, allow_pickle, trust_remote_code)
+    def __init__(self, policy: Any, n_action_steps: int | None = None, preprocessor: Any = None, postprocessor: Any = None, name: str | None = None):
+        rename_map = next((step.rename_map for step in getattr(preprocessor, "steps", ()) if getattr(step, "rename_map", None)), {})
+        what = name or getattr(policy, "name", None) or type(policy).__name__
+        try:
+            self._take(LoadedPolicy(policy, preprocessor or self._moved, postprocessor or _unchanged, {}), what, rename_map)
+        except PolicyLoadError as error:
+            hint = "" if preprocessor is not None else "; it was given without its preprocessor and postprocessor: make_policy(policy, preprocessor=…, postprocessor=…)"
+            raise PolicyLoadError(f"{error}{hint}") from error
+        chunk = self.n_action_steps
+        if n_action_steps is not None and not 1 <= n_action_steps <= (chunk if self.acting.way == "chunks" else 1):
+            raise PolicyLoadError(f"n_action_steps={n_action_steps!r}: {self.name} executes 1 to {chunk} here; a checkpoint's is changed with policy='folder', n_action_steps=…")
+        self.n_action_steps = n_action_steps or chunk
+        self._processors = preprocessor, postprocessor
+        self._was_training: bool | None = None
+
+    def _take(self, loaded: LoadedPolicy, what: str, rename_map: Mapping[str, str]) -> None:
+        """Everything that follows from the loaded policy; `what` names it in messages."""
         self._loaded, self.config = loaded, loaded.policy.config
-        self.device = str(self.config.device)
-        self.acting = find_out(loaded, self.checkpoint, self.rename_map)
+        self.device = str(next(loaded.policy.parameters()).device)
+        training = loaded.policy.training
+        loaded.policy.eval()
+        self.acting = find_out(loaded, what, rename_map)
+        loaded.policy.train(training)
         self.lock_step = self.acting.way == "lock_step"
         self.n_action_steps = int(getattr(self.config, "n_action_steps", 1) or 1) if self.acting.way == "chunks" else 1
-        self.name = f"{self.checkpoint.type}-{_short_name(checkpoint)}"
-        self.needs_images = any(feature.type.value == "VISUAL" for feature in self.checkpoint.features("input_features").values())
-        self._hashes = self.checkpoint.hashes()
+        self.name = what
+        self.needs_images = any(feature.type.value == "VISUAL" for feature in (self.config.input_features or {}).values())
         self._twins: dict[int, Any] = {}
         self._generators: dict[int, Any] = {}
         self._states: dict[int, dict[str, Any]] = {}
         self._fresh: set[int] = set()
-        _log.info("%s acts in %s (%s); random numbers: %s", checkpoint, self.acting.way, self.acting.why, self.acting.noise)
+        _log.info("%s acts in %s (%s); random numbers: %s", what, self.acting.way, self.acting.why, self.acting.noise)
 
-    # before anything is loaded
-    @classmethod
-    def check_source(
-        cls, env_config: Any, checkpoint: str, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None, resize_images: bool = False, **others: Any,
-    ) -> None:
-        """Compare the checkpoint's features with the benchmark's: FeatureMismatch, with a table, where they don't fit."""
-        require_lerobot(checkpoint)
-        check_features(Checkpoint.find(checkpoint, only_config=True), env_config, rename_map=rename_map, empty_cameras=empty_cameras, resize_images=resize_images)
+    def _moved(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """What stands in for a preprocessor: the batch on the policy's device."""
+        return {name: value.to(self.device) if hasattr(value, "to") else value for name, value in batch.items()}
 
-    @classmethod
-    def wishes_of(cls, checkpoint: str, **others: Any) -> dict[str, Any]:
-        """Fields of the benchmark's configuration that the checkpoint settles where nobody else does."""
-        return checkpoint_wishes(Checkpoint.find(checkpoint, only_config=True))
+    def begin_run(self) -> None:
+        self._was_training = self._loaded.policy.training
+        self._loaded.policy.eval()
 
-    def env_wishes(self) -> dict[str, Any]:
-        return checkpoint_wishes(self.checkpoint)
-
-    def features_of_clients(self) -> dict[str, Any]:
-        """What a client of a server compares with its benchmark: the features, and the settings of `compare_features`."""
-        settings = {"rename_map": self.rename_map, "empty_cameras": self.settings["empty_cameras"], "resize_images": self.resize_images}
-        return {name: self.checkpoint.config.get(name) for name in ("type", "input_features", "output_features", "empty_cameras")} | settings
-
-    def check_env(self, env_config: Any) -> None:
-        check_features(self.checkpoint, env_config, rename_map=self._given_rename_map, empty_cameras=self.settings["empty_cameras"], resize_images=self.resize_images)
+    def end_run(self) -> None:
+        if self._was_training:
+            self._loaded.policy.train()
+        self._was_training = None
 
     # episodes
     def begin_episode(self, slot: int, episode: Episode) -> None:
@@ -546,6 +536,91 @@ class LerobotPolicy(Policy):
         return torch.stack([self._loaded.postprocessor(actions[:, step]) for step in range(actions.shape[1])], dim=1)
 
     def _renamed(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch as the preprocessor expects it."""
+        return dict(batch)
+
+    def identity(self) -> dict[str, Any]:
+        hashes = {"weights_sha256": weights_hash(self._loaded.policy)}
+        hashes |= {f"{name}_sha256": processor_hash(processor) for name, processor in zip(("preprocessor", "postprocessor"), self._processors)}
+        of = type(self._loaded.policy)
+        return super().identity() | self._how() | hashes | {"class": f"{of.__module__}:{of.__qualname__}"}
+
+    def _how(self) -> dict[str, Any]:
+        """What the manifest says about how it acts."""
+        return {"n_action_steps": self.n_action_steps, "lock_step": self.lock_step, "acting": self.acting.way, "noise": self.acting.noise}
+
+
+def _unchanged(actions: Any) -> Any:
+    return actions
+
+
+def _row(batch: dict[str, Any], number: int, n_rows: int) -> dict[str, Any]:
+    """One row of a batch, as a batch of one; dictionaries within it as well."""
+    found: dict[str, Any] = {}
+    for name, value in batch.items():
+        if isinstance(value, dict):
+            found[name] = _row(value, number, n_rows)
+        else:
+            found[name] = value[number : number + 1] if hasattr(value, "__len__") and not isinstance(value, str) and len(value) == n_rows else value
+    return found
+
+# %% ../../nbs/policies/lerobot_policy.ipynb #1f4c9edb
+class LerobotPolicy(LerobotObject):
+    """A policy that lerobot has trained, from its checkpoint.
+
+    checkpoint: folder with config.json, or "hub:user/repo@revision".
+    device: "cpu", "cuda", "cuda:0", "mps"; None: the checkpoint's where this machine has it, else the best that there is.
+    n_action_steps: actions executed per look, at most a chunk; None: the checkpoint's number.
+    rename_map: from the environment's names to the policy's, such as {"observation.image": "observation.images.top"}; None: as the checkpoint was saved.
+    empty_cameras: cameras that the environment doesn't have and the policy fills in; for families that can.
+    use_amp: compute in mixed precision; None: as the checkpoint says.
+    resize_images: bring pictures to the size that the policy was trained on, where the environment draws another.
+    allow_pickle: open weights that are a pickle, which runs code. trust_remote_code: run code that comes with the checkpoint.
+
+    Raises PolicyLoadError, with what to do, where it can't be loaded.
+    """
+    def __init__(
+        self, checkpoint: str, device: str | None = None, n_action_steps: int | None = None, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None,
+        use_amp: bool | None = None, resize_images: bool = False, allow_pickle: bool = False, trust_remote_code: bool = False,
+    ):
+        require_lerobot(checkpoint)
+        more = ("*.py",) if trust_remote_code else ()
+        self.checkpoint = Checkpoint.find(checkpoint, more_files=(*more, "*.bin", "*.pt") if allow_pickle else more)
+        self.settings = {"n_action_steps": n_action_steps, "empty_cameras": empty_cameras, "use_amp": use_amp}
+        self.resize_images = resize_images
+        self._given_rename_map = rename_map
+        self.rename_map = saved_rename_map(self.checkpoint) if rename_map is None else dict(rename_map)
+        loaded = load_policy(self.checkpoint, device, self.settings, rename_map, allow_pickle, trust_remote_code)
+        self._take(loaded, f"{self.checkpoint.type}-{_short_name(checkpoint)}", self.rename_map)
+        self._hashes = self.checkpoint.hashes()
+        self._was_training = None
+
+    # before anything is loaded
+    @classmethod
+    def check_source(
+        cls, env_config: Any, checkpoint: str, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None, resize_images: bool = False, **others: Any,
+    ) -> None:
+        """Compare the checkpoint's features with the benchmark's: FeatureMismatch, with a table, where they don't fit."""
+        require_lerobot(checkpoint)
+        check_features(Checkpoint.find(checkpoint, only_config=True), env_config, rename_map=rename_map, empty_cameras=empty_cameras, resize_images=resize_images)
+
+    @classmethod
+    def wishes_of(cls, checkpoint: str, **others: Any) -> dict[str, Any]:
+        """Fields of the benchmark's configuration that the checkpoint settles where nobody else does."""
+        return checkpoint_wishes(Checkpoint.find(checkpoint, only_config=True))
+
+    def env_wishes(self) -> dict[str, Any]:
+        return checkpoint_wishes(self.checkpoint)
+
+    def features_of_clients(self) -> dict[str, Any]:
+        """What a client of a server compares with its benchmark: the features, and the settings of `compare_features`."""
+        settings = {"rename_map": self.rename_map, "empty_cameras": self.settings["empty_cameras"], "resize_images": self.resize_images}
+        return {name: self.checkpoint.config.get(name) for name in ("type", "input_features", "output_features", "empty_cameras")} | settings
+
+    def check_env(self, env_config: Any) -> None:
+        check_features(self.checkpoint, env_config, rename_map=self._given_rename_map, empty_cameras=self.settings["empty_cameras"], resize_images=self.resize_images)
+
+    def _renamed(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Names and picture sizes as the preprocessor expects them."""
         left = self._loaded.rename_map
         batch = {left.get(name, name): value for name, value in batch.items()} if left else dict(batch)
@@ -560,9 +635,10 @@ class LerobotPolicy(Policy):
         return batch
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {
-            "checkpoint": self.checkpoint.source, "revision": self.checkpoint.revision, "type": self.checkpoint.type, "sha256": self._hashes,
-            "n_action_steps": self.n_action_steps, "rename_map": self.rename_map, "lock_step": self.lock_step, "acting": self.acting.way, "noise": self.acting.noise,
+        of = type(self)
+        return Policy.identity(self) | self._how() | {
+            "class": f"{of.__module__}:{of.__qualname__}", "checkpoint": self.checkpoint.source, "revision": self.checkpoint.revision, "type": self.checkpoint.type,
+            "sha256": self._hashes, "rename_map": self.rename_map,
         }
 
 
@@ -570,14 +646,3 @@ def _short_name(source: str) -> str:
     """The last part of a repository's or folder's name that says something."""
     parts = [part for part in source.removeprefix("hub:").partition("@")[0].split("/") if part not in ("", ".", "..", "pretrained_model", "last", "checkpoints")]
     return parts[-1] if parts else "checkpoint"
-
-
-def _row(batch: dict[str, Any], number: int, n_rows: int) -> dict[str, Any]:
-    """One row of a batch, as a batch of one; dictionaries within it as well."""
-    found: dict[str, Any] = {}
-    for name, value in batch.items():
-        if isinstance(value, dict):
-            found[name] = _row(value, number, n_rows)
-        else:
-            found[name] = value[number : number + 1] if hasattr(value, "__len__") and not isinstance(value, str) and len(value) == n_rows else value
-    return found
