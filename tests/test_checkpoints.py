@@ -16,7 +16,7 @@ from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import evaluate
 from lerobot_nb.evaluation.parameters import EvalParameters
 from lerobot_nb.policies.base import AdaptedPolicy, PolicyLoadError, PolicyLost, PolicyUnavailable, Policy, make_policy, policy_wishes
-from lerobot_nb.policies.checkpoints import Checkpoint, FeatureMismatch, checkpoint_class, compare_features, weights_file
+from lerobot_nb.policies.checkpoints import Checkpoint, FeatureMismatch, checkpoint_class, compare_features, features_of_batch, weights_file
 from lerobot_nb.results.records import same_episode
 
 IMAGE, STATE = "observation.image", "observation.state"
@@ -175,6 +175,21 @@ def test_the_wish_is_granted_unless_something_else_is_said(tmp_path):
     said = EvalParameters("metaworld", policy=folder, env_kwargs={"observation_height": 64}).env_config()
     assert (said.observation_height, said.observation_width) == (64, 96)
     assert EvalParameters("metaworld", policy=str(write_checkpoint(tmp_path / "states", camera=None))).env_config().obs_type == "state"
+
+
+def test_a_benchmark_that_does_not_say_what_it_observes(tmp_path):
+    """Nothing is compared, and nothing wished for, before its first observation."""
+    found, gym = Checkpoint.find(str(write_checkpoint(tmp_path))), make_env_config("gym", task="CartPole-v1")
+    assert compare_features(found, gym) == [] and policy_wishes(str(tmp_path), gym) == {} and policy_wishes("random", gym) == {}
+    seen = features_of_batch({IMAGE: torch.zeros(2, 3, 64, 64), STATE: torch.zeros(2, 5), "task": ["", ""]})
+    problems = compare_features(found, None, named=seen)
+    assert [problem.key for problem in problems] == [STATE, IMAGE] and "resize_images" in problems[1].cure
+    assert compare_features(found, None, named=features_of_batch({IMAGE: torch.zeros(2, 3, 96, 96), STATE: torch.zeros(2, 4)})) == []
+
+
+def test_liberos_names(tmp_path):
+    folder = write_checkpoint(tmp_path, camera="observation.images.image", image=(3, 256, 256), state=8, action=7)
+    assert compare_features(Checkpoint.find(str(folder)), make_env_config("libero", task="libero_object")) == []
 
 
 # --- entry points without lerobot ---------------------------------------------------------------------------------------

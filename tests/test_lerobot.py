@@ -406,3 +406,27 @@ def test_a_served_checkpoint_is_compared_with_the_benchmark_too(saved):
         with pytest.raises(PolicyLoadError, match=f"observation_height={SIZE}"):
             make_policy(server.address, reach(observation_height=64, observation_width=64))
         make_policy(server.address, reach()).end_run()
+
+
+# --- environments that tell nothing before they are seen; cameras that aren't there -------------------------------------
+
+def test_a_gymnasium_id_is_compared_when_it_is_seen(saved, tmp_path):
+    import synthetic
+
+    envs = synthetic.synthetic_envs(n_tasks=1, n_envs=1, pixels=True)
+    run = evaluate(envs, str(saved("act")), EvalConfig(1, batch_size=1, max_error_rate=1.0), output_dir=tmp_path / "run")
+    record, = run.records()
+    assert record.end_reason == "error" and "what mends it" in record.error and "(3, 32, 48)" in record.error
+
+
+def test_a_camera_that_is_not_there(tmp_path):
+    folder, *_ = save_checkpoint(tmp_path / "two", "smolvla", size=SIZE)
+    change_json(folder / "config.json", lambda config: config["input_features"].update({"observation.images.wrist": {"type": "VISUAL", "shape": [3, SIZE, SIZE]}}))
+    with pytest.raises(PolicyLoadError, match="empty_cameras=1"):
+        evaluate(reach(), str(folder), EvalConfig(1), output_dir=tmp_path / "run")
+    run = evaluate(reach(), str(folder), EvalConfig(1, render="none"), output_dir=tmp_path / "run", policy_kwargs={"empty_cameras": 1})
+    assert run.records()[0].error is None
+
+
+def test_mixed_precision(saved):
+    assert make_policy(str(saved("act")), use_amp=True).config.use_amp is True

@@ -460,5 +460,7 @@ def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> dict[st
         wishes = policy.env_wishes() if isinstance(policy, Policy) else {}
     if env_config is None:
         return wishes
+    if "native" in env_config.obs_types:                # what is observed is the environment's own
+        return {}
     known = {field.name for field in dataclasses.fields(env_config)}
     return {name: value for name, value in wishes.items() if name in known and (name != "obs_type" or value in env_config.obs_types)}

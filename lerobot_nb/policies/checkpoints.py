@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Checkpoint', 'is_empty_camera', 'checkpoint_class', 'weights_file', 'FeatureProblem', 'FeatureMismatch',
-           'compare_features', 'saved_rename_map', 'processor_steps', 'check_features', 'checkpoint_wishes']
+           'compare_features', 'saved_rename_map', 'processor_steps', 'check_features', 'features_of_batch',
+           'checkpoint_wishes']
 
 # %% ../../nbs/policies/checkpoints.ipynb #1633b296
 import dataclasses
@@ -187,18 +188,24 @@ class FeatureMismatch(PolicyLoadError):
 
 # %% ../../nbs/policies/checkpoints.ipynb #76bbe12a
 def compare_features(
-    checkpoint: Checkpoint, env_config: EnvConfig, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None, resize_images: bool = False,
+    checkpoint: Checkpoint, env_config: EnvConfig | None, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None, resize_images: bool = False,
+    named: Mapping[str, PolicyFeature] | None = None,
 ) -> list[FeatureProblem]:
-    """What of a benchmark's observations and actions doesn't fit a checkpoint; an empty list where everything does.
+    """What of a benchmark's observations and actions doesn't fit a checkpoint; an empty list where everything does, or where the benchmark doesn't say what they are
+    (a Gymnasium id shows it in its first observation).
 
     rename_map: from the environment's names to the policy's; None: the one that the checkpoint's processor was saved with.
     empty_cameras: cameras that may be missing; None: as config.json says.
     resize_images: pictures are resized to the checkpoint's size, so that theirs doesn't matter.
+    named: the features in place of those that the configuration tells.
     """
+    if named is None:
+        named = env_to_policy_features(env_config) if env_config is not None and env_config.features else {}
+        if not named:
+            return []
     inputs, outputs = checkpoint.features("input_features"), checkpoint.features("output_features")
     rename_map = saved_rename_map(checkpoint) if rename_map is None else rename_map
     empty_cameras = int(checkpoint.config.get("empty_cameras") or 0) if empty_cameras is None else empty_cameras
-    named = env_to_policy_features(env_config)
     problems = [FeatureProblem(name, "not given", "", f"rename_map names it; the environment gives {', '.join(sorted(named))}") for name in rename_map if name not in named]
     given = {rename_map.get(name, name): (name, feature) for name, feature in named.items()}
     wanted = {key: feature for key, feature in inputs.items() if feature.type is not FeatureType.ACTION and not is_empty_camera(key)}
@@ -219,7 +226,9 @@ def compare_features(
     return problems
 
 
-def _cure_of_missing(feature: PolicyFeature, key: str, spare: list[str], named: Mapping[str, PolicyFeature], env_config: EnvConfig, checkpoint: Checkpoint) -> str:
+def _cure_of_missing(
+    feature: PolicyFeature, key: str, spare: list[str], named: Mapping[str, PolicyFeature], env_config: EnvConfig | None, checkpoint: Checkpoint,
+) -> str:
     """The setting that would give a feature that isn't there. Takes a name out of `spare` where that one is proposed."""
     alike = [name for name in spare if named[name].type is feature.type and (feature.type is FeatureType.VISUAL or named[name].shape == feature.shape)]
     if alike:
@@ -227,20 +236,22 @@ def _cure_of_missing(feature: PolicyFeature, key: str, spare: list[str], named: 
         size = "" if named[alike[0]].shape == feature.shape else ", and " + _cure_of_size(feature, named[alike[0]], env_config)
         return f"rename_map={json.dumps({alike[0]: key})}{size}"
     visual = feature.type is FeatureType.VISUAL
-    if visual and env_config.obs_type == "state" or not visual and env_config.obs_type == "pixels":
-        return f"obs_type={'pixels_agent_pos'!r}; it is {env_config.obs_type!r}"
-    if feature.type is FeatureType.ENV and env_config.obs_type != "state" and "state" in env_config.obs_types:
-        return "obs_type='state'"
+    if env_config is not None:
+        if visual and env_config.obs_type == "state" or not visual and env_config.obs_type == "pixels":
+            return f"obs_type={'pixels_agent_pos'!r}; it is {env_config.obs_type!r}"
+        if feature.type is FeatureType.ENV and env_config.obs_type != "state" and "state" in env_config.obs_types:
+            return "obs_type='state'"
     if visual and "empty_cameras" in checkpoint.config:
         return "another camera of the environment, or empty_cameras=1"
     return "the environment has nothing like it"
 
 
-def _cure_of_size(wanted: PolicyFeature, given: PolicyFeature, env_config: EnvConfig) -> str:
+def _cure_of_size(wanted: PolicyFeature, given: PolicyFeature, env_config: EnvConfig | None) -> str:
     if wanted.type is FeatureType.VISUAL and wanted.shape[:1] == given.shape[:1]:
         height, width = wanted.shape[1:]
-        return f"observation_height={height}, observation_width={width} (or policy_kwargs={{\"resize_images\": true}})"
-    return f"other numbers than it was trained on: another obs_type ({', '.join(env_config.obs_types)}), or a processor"
+        own = "policy_kwargs={\"resize_images\": true}"
+        return own if env_config is None else f"observation_height={height}, observation_width={width} (or {own})"
+    return "other numbers than it was trained on: another obs_type" + (f" ({', '.join(env_config.obs_types)})" if env_config is not None else "") + ", or a processor"
 
 # %% ../../nbs/policies/checkpoints.ipynb #8ae390e6
 def saved_rename_map(checkpoint: Checkpoint) -> dict[str, str]:
@@ -265,11 +276,22 @@ def processor_steps(checkpoint: Checkpoint, name: str) -> list[dict[str, Any]]:
     return list(steps)
 
 
-def check_features(checkpoint: Checkpoint, env_config: EnvConfig, **settings: Any) -> None:
+def check_features(checkpoint: Checkpoint, env_config: EnvConfig | None, **settings: Any) -> None:
     """FeatureMismatch, with a table, where `compare_features` finds anything; settings: its arguments."""
     problems = compare_features(checkpoint, env_config, **settings)
     if problems:
-        raise FeatureMismatch(f"the checkpoint {checkpoint.source} ({checkpoint.type}) does not fit the benchmark {env_config.type}", problems)
+        what = f"the benchmark {env_config.type}" if env_config is not None else "the environment's observations"
+        raise FeatureMismatch(f"the checkpoint {checkpoint.source} ({checkpoint.type}) does not fit {what}", problems)
+
+
+def features_of_batch(batch: Mapping[str, Any]) -> dict[str, PolicyFeature]:
+    """The features that a batch of tensors (B, …) shows, for environments whose configuration doesn't tell them."""
+    found: dict[str, PolicyFeature] = {}
+    for name, value in batch.items():
+        if name.startswith("observation.") and hasattr(value, "shape"):
+            kind = FeatureType.VISUAL if name.startswith("observation.image") else FeatureType.ENV if name == "observation.environment_state" else FeatureType.STATE
+            found[name] = PolicyFeature(kind, tuple(value.shape[1:]))
+    return found
 
 
 def checkpoint_wishes(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from .base import Episode, Policy, PolicyLoadError, processor_hash, weights_hash
 from lerobot_nb.policies.checkpoints import (
-    Checkpoint, check_features, checkpoint_wishes, is_empty_camera, processor_steps, saved_rename_map, weights_file,
+    Checkpoint, check_features, checkpoint_wishes, features_of_batch, is_empty_camera, processor_steps, saved_rename_map, weights_file,
 )
 
 if TYPE_CHECKING:
@@ -593,7 +593,9 @@ class LerobotPolicy(LerobotObject):
         loaded = load_policy(self.checkpoint, device, self.settings, rename_map, allow_pickle, trust_remote_code)
         self._take(loaded, f"{self.checkpoint.type}-{_short_name(checkpoint)}", self.rename_map)
         self._hashes = self.checkpoint.hashes()
-        self._was_training = None
+        self._was_training, self._compared = None, False
+        if use_amp and not self.config.use_amp:
+            raise PolicyLoadError(f"use_amp=True: torch computes in mixed precision on CPU and CUDA, not on {self.device}")
 
     # before anything is loaded
     @classmethod
@@ -621,7 +623,11 @@ class LerobotPolicy(LerobotObject):
         check_features(self.checkpoint, env_config, rename_map=self._given_rename_map, empty_cameras=self.settings["empty_cameras"], resize_images=self.resize_images)
 
     def _renamed(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Names and picture sizes as the preprocessor expects them."""
+        """Names and picture sizes as the preprocessor expects them. The first batch is compared with the checkpoint, for environments whose configuration tells no features."""
+        if not self._compared:
+            settings = {"empty_cameras": self.settings["empty_cameras"], "resize_images": self.resize_images}
+            check_features(self.checkpoint, None, rename_map=self._given_rename_map, named=features_of_batch(batch), **settings)
+            self._compared = True
         left = self._loaded.rename_map
         batch = {left.get(name, name): value for name, value in batch.items()} if left else dict(batch)
         if not self.resize_images:
