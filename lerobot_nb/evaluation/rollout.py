@@ -20,7 +20,7 @@ from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
 from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
-from ..policies.base import AdaptedPolicy, Episode, Policy, make_policy
+from ..policies.base import Episode, Policy, adapt_policy, make_policy
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def _as_policy(policy: Any, env_config: Any, preprocessor: Callable | None, post
         return make_policy(policy, env_config)
     if isinstance(policy, (Policy, str)):
         raise TypeError("preprocessor and postprocessor belong to a policy object with select_action or predict_action_chunk; this policy has its own")
-    return AdaptedPolicy(policy, preprocessor=preprocessor, postprocessor=postprocessor)
+    return adapt_policy(policy, preprocessor=preprocessor, postprocessor=postprocessor)
 
 
 def eval_policy_all(
