@@ -142,7 +142,7 @@ smoke:              ## one short evaluation in the image of BENCHMARK; what it m
 	docker/engine.sh run $(IMAGE) $(ARTIFACTS) /opt/lerobot_nb/docker/smoke.sh $(BENCHMARK) $(PARAMS)
 
 smoke-metrics:      ## metrics.json of what `make smoke` made, also after a failure; needs no package but Python
-	python3 -m lerobot_nb.results.metrics --artifacts-dir $(ARTIFACTS) --env $(BENCHMARK) --task smoke --policy expert --allow-missing
+	python3 -m lerobot_nb.results.metrics $(ARTIFACTS) --benchmark $(BENCHMARK) --allow-missing
 
 # --- texts and packages ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import lerobot_nb
 from lerobot_nb.results import metrics as metrics_module
 from lerobot_nb.results.metrics import main
 
-KEYS = ["env", "task", "policy", "pc_success", "n_episodes", "avg_sum_reward", "eval_s", "pc_success_ci", "n_success", "n_evaluated", "n_errors",
+KEYS = ["version", "env", "task", "policy", "pc_success", "n_episodes", "avg_sum_reward", "eval_s", "pc_success_ci", "n_success", "n_judged", "n_evaluated", "n_errors",
         "task_descriptions"]
 GOOD = {"avg_sum_reward": 12.5, "avg_max_reward": 1.0, "pc_success": 90.0, "n_episodes": 10, "eval_s": 30.5, "eval_ep_s": 3.05, "video_paths": []}
 
@@ -66,7 +66,7 @@ def test_a_missing_or_broken_file(tmp_path, capsys, name):
         (tmp_path / "eval_info.json").write_bytes(BROKEN[name])
     code, result = run(tmp_path)
     assert code == 2 and list(result) == KEYS and "eval_info.json" in capsys.readouterr().err
-    assert all(result[key] is None for key in KEYS[3:-1]) and result["task_descriptions"] == {}
+    assert all(result[key] is None for key in KEYS[4:-1]) and result["task_descriptions"] == {}
     code, result = run(tmp_path, "--allow-missing")
     assert code == 0 and result["pc_success"] is None
 
@@ -121,7 +121,7 @@ def test_counts_of_errors(tmp_path, capsys):
 
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
                            lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=10)
-section = st.dictionaries(st.sampled_from([*GOOD, "n_success", "n_evaluated", "n_errors"]), st.integers() | st.floats() | json_values)
+section = st.dictionaries(st.sampled_from([*GOOD, "n_success", "n_judged", "n_evaluated", "n_errors"]), st.integers() | st.floats() | json_values)
 eval_infos = json_values | st.fixed_dictionaries({}, optional={
     "overall": section | json_values, "aggregated": section | json_values, "per_episode": json_values,
     "per_task": json_values | st.lists(st.dictionaries(st.sampled_from(["task_group", "task_id", "task_description"]), json_values))})
@@ -174,3 +174,90 @@ def test_exit_code_and_stderr_of_the_process(tmp_path):
     done = subprocess.run([sys.executable, "-m", "lerobot_nb.results.metrics", "--artifacts-dir", str(tmp_path), "--env", "e", "--task", "t", "--policy", "p"],
                           capture_output=True, text=True)
     assert done.returncode == 2 and "no eval_info.json" in done.stderr and "Traceback" not in done.stderr
+
+
+# run.json
+
+RUN = {"benchmark": "metaworld", "env_config": {"task": "mt10"}, "plan": {"tasks": [["mt10", 0, "reach-v3", None, None]]}, "policy": {"name": "mine"},
+       "policy_request": {"policy": "my_module:Mine", "kwargs": {}}}
+
+
+def a_run(folder, manifest=RUN):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "eval_info.json").write_text(json.dumps({"overall": GOOD}))
+    (folder / "run.json").write_text(manifest if isinstance(manifest, str) else json.dumps(manifest))
+    return folder
+
+
+def test_a_run_folder_is_enough(tmp_path, capsys):
+    folder = a_run(tmp_path / "run")
+    assert main([str(folder)]) == 0
+    result = json.loads((folder / "metrics.json").read_text())
+    assert (result["version"], result["env"], result["task"], result["policy"]) == (2, "metaworld", "mt10", "my_module:Mine")
+    assert metrics_module.read_metrics(folder / "metrics.json") == result
+    assert main([str(tmp_path), "--allow-missing"]) == 0 and json.loads((tmp_path / "metrics.json").read_text())["task"] == "mt10"       # a folder above it
+    (folder / "run.json").write_text(json.dumps(RUN | {"env_config": None, "policy_request": None}))
+    assert main([str(folder)]) == 0
+    result = json.loads((folder / "metrics.json").read_text())
+    assert (result["task"], result["policy"]) == ("mt10", "mine")
+
+
+@pytest.mark.parametrize("option, value", [("--benchmark", "libero"), ("--env", "libero"), ("--task", "mt50"), ("--policy", "expert")])
+def test_what_is_given_must_be_what_was_run(tmp_path, capsys, option, value):
+    folder = a_run(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main([str(folder), option, value])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and value in error and "run.json" in error and not (folder / "metrics.json").exists()
+
+
+def test_old_options_that_agree_are_taken(tmp_path):
+    a_run(tmp_path)
+    assert main(["--artifacts-dir", str(tmp_path), "--env", "metaworld", "--task", "mt10", "--policy", "mine"]) == 0
+    assert json.loads((tmp_path / "metrics.json").read_text())["policy"] == "mine"
+
+
+def test_a_folder_without_a_run_needs_the_names(tmp_path, capsys):
+    (tmp_path / "eval_info.json").write_text(json.dumps({"overall": GOOD}))
+    with pytest.raises(SystemExit) as stop:
+        main([str(tmp_path), "--task", "mt10"])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and "--benchmark, --policy" in error
+    assert main([str(tmp_path), "--allow-missing"]) == 0 and json.loads((tmp_path / "metrics.json").read_text())["env"] is None
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "--artifacts-dir", "b"]])
+def test_one_folder_is_given(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2 and "RUN_FOLDER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("manifest", ["", "[]", "{", "null", '{"plan": {"tasks": [3, [], [null]]}, "benchmark": 3, "env_config": [], "policy": null}', "[" * 100_000])
+def test_a_broken_manifest_is_no_traceback(tmp_path, capsys, manifest):
+    a_run(tmp_path, manifest)
+    assert main([str(tmp_path), "--benchmark", "b", "--task", "t", "--policy", "p"]) == 0
+
+
+def test_older_metrics_are_refused_by_name(tmp_path):
+    for content, words in (({"pc_success": 100.0}, "older version"), ({"version": 9}, "version 9")):
+        (tmp_path / "metrics.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=words):
+            metrics_module.read_metrics(tmp_path / "metrics.json")
+
+
+def test_counts_that_are_not_those_of_the_rate_are_left_out(tmp_path, capsys):
+    (tmp_path / "eval_info.json").write_text(json.dumps({"overall": {**GOOD, "pc_success": 100.0, "n_success": 3, "n_evaluated": 10, "n_errors": 0}}))
+    _, result = run(tmp_path)
+    assert result["n_success"] is None and result["pc_success_ci"] is None and "3 of 10" in capsys.readouterr().err
+
+
+def test_a_file_of_the_first_version_is_counted_again(tmp_path, capsys):
+    """Its rate left out failures that reported nothing: 3 of 10 was 100 %."""
+    old = {"per_task": [{"task_group": "a", "task_id": 0, "n_errors": 1, "metrics": {"successes": [True] * 3 + [None] * 7}}], "per_group": {"a": {}},
+           "overall": {**GOOD, "pc_success": 100.0, "n_success": 3, "n_evaluated": 10, "n_errors": 1, "n_interrupted": 0}}
+    (tmp_path / "eval_info.json").write_text(json.dumps(old))
+    _, result = run(tmp_path)
+    assert (result["pc_success"], result["n_success"], result["n_judged"], result["n_errors"], result["n_episodes"]) == (30.0, 3, 10, 1, 11)
+    (tmp_path / "eval_info.json").write_text(json.dumps({"version": 3, "overall": GOOD}))
+    assert run(tmp_path)[0] == 2 and "version 3" in capsys.readouterr().err

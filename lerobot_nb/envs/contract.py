@@ -132,7 +132,7 @@ def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 
             always = play()
             for step, observation in always.seen.items():
                 demand(env.observation_space.contains(observation), f"the observation at step {step} is not in the observation space")
-            ways = {f"looking at every {look_every}th step only": {"look": lambda step: step % look_every == 0}}
+            ways: dict[str, dict[str, Any]] = {f"looking at every {look_every}th step only": {"look": lambda step: step % look_every == 0}}
             if env.render_mode is not None:
                 ways["drawing at every step"] = {"draw": True}
             for way, how in ways.items():

@@ -10,9 +10,10 @@ import html
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TextIO
 
-from ..results.outcomes import EpisodeTally, OutcomeCounts
+from ..results.outcomes import CountedEpisode, EpisodeTally, OutcomeCounts
 
 # %% ../../nbs/evaluation/progress.ipynb #4ea08e16
 class Progress:
@@ -22,7 +23,7 @@ class Progress:
     """
     window_s = 60.0
 
-    def __init__(self, clock=time.monotonic):
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.n_total = self.n_done = self.n_steps = 0
         self.description = ""
@@ -42,7 +43,7 @@ class Progress:
         self._recent.append((self._started, 0, n_done))
         self._show(force=True)
 
-    def update(self, record: Any, n_steps_total: int | None = None) -> None:
+    def update(self, record: CountedEpisode, n_steps_total: int | None = None) -> None:
         """An episode ended (`EpisodeRecord`). n_steps_total: steps of the run so far, those of running episodes included; default: of ended ones."""
         self.n_done += 1
         self.n_steps = self.n_steps + record.n_steps if n_steps_total is None else n_steps_total
@@ -122,13 +123,13 @@ def duration(seconds: float) -> str:
 class TerminalProgress(Progress):
     """A bar in one line of a terminal. Messages appear above it."""
 
-    def __init__(self, stream: TextIO | None = None, clock=time.monotonic):
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
         self._stream = stream or sys.stderr
-        self._bar = None
+        self._bar: Any = None
         self._shown_at = float("-inf")
 
-    def start(self, n_total, description="", n_done=0, tally=None):
+    def start(self, n_total: int, description: str = "", n_done: int = 0, tally: EpisodeTally | None = None) -> None:
         from tqdm import tqdm
 
         self.close()
@@ -136,12 +137,12 @@ class TerminalProgress(Progress):
                          bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}|{postfix}", desc=description or "episodes")
         super().start(n_total, description, n_done, tally)
 
-    def update(self, record, n_steps_total=None):
+    def update(self, record: CountedEpisode, n_steps_total: int | None = None) -> None:
         if self._bar is not None:
             self._bar.n += 1
         super().update(record, n_steps_total)
 
-    def log(self, message):
+    def log(self, message: str) -> None:
         from tqdm import tqdm
 
         if self._bar is None:
@@ -149,13 +150,13 @@ class TerminalProgress(Progress):
         else:
             tqdm.write(message, file=self._stream)
 
-    def close(self):
+    def close(self) -> None:
         if self._bar is not None:
             self._show(force=True)
             self._bar.close()
             self._bar = None
 
-    def _show(self, force=False):
+    def _show(self, force: bool = False) -> None:
         if self._bar is None or (not force and self._now - self._shown_at < 0.2):
             return
         self._shown_at = self._now
@@ -165,25 +166,25 @@ class TerminalProgress(Progress):
 class LogProgress(Progress):
     """A plain line every `interval_s` seconds, at the start and at the end."""
 
-    def __init__(self, stream: TextIO | None = None, interval_s: float = 10.0, clock=time.monotonic):
+    def __init__(self, stream: TextIO | None = None, interval_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
         self._stream = stream or sys.stderr
         self._interval_s = interval_s
         self._shown_at: float | None = None
         self._shown_n: int | None = None
 
-    def start(self, n_total, description="", n_done=0, tally=None):
+    def start(self, n_total: int, description: str = "", n_done: int = 0, tally: EpisodeTally | None = None) -> None:
         self._shown_at = self._shown_n = None
         super().start(n_total, description, n_done, tally)
 
-    def log(self, message):
+    def log(self, message: str) -> None:
         print(message, file=self._stream, flush=True)
 
-    def close(self):
+    def close(self) -> None:
         if self._shown_n is not None and self._shown_n != self.n_done:
             self._show(force=True)
 
-    def _show(self, force=False):
+    def _show(self, force: bool = False) -> None:
         if force or self._shown_at is None or self._now - self._shown_at >= self._interval_s:
             self._shown_at, self._shown_n = self._now, self.n_done
             print(self.line(), file=self._stream, flush=True)
@@ -193,30 +194,30 @@ class NotebookProgress(Progress):
     """A bar in a notebook's output; messages are listed below it."""
     max_messages = 20
 
-    def __init__(self, interval_s: float = 0.5, clock=time.monotonic):
+    def __init__(self, interval_s: float = 0.5, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
         self._interval_s = interval_s
-        self._handle = None
+        self._handle: Any = None
         self._shown_at = float("-inf")
         self._messages: deque[str] = deque(maxlen=self.max_messages)
         self._n_messages = 0
 
-    def start(self, n_total, description="", n_done=0, tally=None):
+    def start(self, n_total: int, description: str = "", n_done: int = 0, tally: EpisodeTally | None = None) -> None:
         self._handle, self._shown_at = None, float("-inf")
         self._messages.clear()
         self._n_messages = 0
         super().start(n_total, description, n_done, tally)
 
-    def log(self, message):
+    def log(self, message: str) -> None:
         self._messages.append(message)
         self._n_messages += 1
         self._show(force=True)
 
-    def close(self):
+    def close(self) -> None:
         if self._handle is not None:
             self._show(force=True)
 
-    def _show(self, force=False):
+    def _show(self, force: bool = False) -> None:
         if not force and self._now - self._shown_at < self._interval_s:
             return
         from IPython.display import DisplayHandle
@@ -224,7 +225,7 @@ class NotebookProgress(Progress):
         self._shown_at = self._now
         content = {"text/html": self._html(), "text/plain": "\n".join([self.line(), *self._listed()])}
         if self._handle is None:
-            self._handle = DisplayHandle()
+            self._handle = DisplayHandle()              # type: ignore[no-untyped-call]
             self._handle.display(content, raw=True)
         else:
             self._handle.update(content, raw=True)

@@ -270,12 +270,13 @@ def upgrade_eval_info(data: Mapping[str, Any], name: str = EVAL_INFO_NAME) -> di
     if not isinstance(tasks, list) or not isinstance(data.get("overall"), dict):
         return dict(data)
     counts = [_recounted(task) for task in tasks]
-    if None in counts:                                                # nothing to count again
+    if not counts or None in counts:                                  # nothing to count again
         return dict(data)
     known = [(task, count) for task, count in zip(tasks, counts) if count is not None]
+    per_group = data.get("per_group")
     groups = {
         suite: {**summary, **_success_summary(sum((count for task, count in known if task.get("task_group") == suite), OutcomeCounts()))}
-        for suite, summary in (data.get("per_group") or {}).items()
+        for suite, summary in (per_group.items() if isinstance(per_group, dict) else ()) if isinstance(summary, dict)
     }
     upgraded = {
         **data, "version": EVAL_INFO_VERSION, "per_task": [{**task, **_success_summary(count)} for task, count in known],

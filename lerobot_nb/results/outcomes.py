@@ -119,6 +119,7 @@ class CountedEpisode(Protocol):
     """What has to be known of an episode to count it; an `EpisodeRecord` has it."""
     suite: str
     task_id: int
+    n_steps: int
     end_reason: EndReason
     success: bool | None
 

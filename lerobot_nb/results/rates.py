@@ -23,7 +23,7 @@ class SuccessRate:
     n_judged: int
     n_errors: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.n_success <= self.n_judged:
             raise ValueError(f"n_success must lie between 0 and n_judged={self.n_judged}, got {self.n_success}")
         if self.n_errors < 0:
@@ -53,9 +53,10 @@ class SuccessRate:
 
     def __str__(self) -> str:
         errors = f", {self.n_errors} error{'s' * (self.n_errors != 1)}" if self.n_errors else ""
-        if not self.n_judged:
+        interval = self.percent_interval()
+        if interval is None:
             return f"0/0{errors}"
-        low, high = self.percent_interval()
+        low, high = interval
         return f"{self.n_success}/{self.n_judged} = {self.percent:.0f} % [{low:.0f}, {high:.0f}]{errors}"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, cast, get_args
 
 from .outcomes import EndReason, EpisodeTally, Outcome, outcome_of
 
@@ -61,7 +61,7 @@ def dumps_strict(value: Any, indent: int | None = None) -> str:
     return json.dumps(strict_json(value), allow_nan=False, indent=indent)
 
 # %% ../../nbs/results/records.ipynb #5c316243
-def write_text_atomic(path: str | os.PathLike, text: str) -> Path:
+def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
     """Replace the file `path` by `text` in one step. On any failure the old file is still there, unchanged."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def write_text_atomic(path: str | os.PathLike, text: str) -> Path:
     return path
 
 
-def write_json_atomic(path: str | os.PathLike, value: Any) -> Path:
+def write_json_atomic(path: str | os.PathLike[str], value: Any) -> Path:
     """Replace the file `path` by `value` as strict, indented JSON, in one step."""
     return write_text_atomic(path, dumps_strict(value, indent=2) + "\n")
 
@@ -150,7 +150,7 @@ class EpisodeRecord:
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that strict JSON can hold, in the order of the fields."""
-        return strict_json(asdict(self), "record")
+        return cast(dict[str, Any], strict_json(asdict(self), "record"))
 
     @classmethod
     def from_json(cls, data: str | Mapping[str, Any]) -> "EpisodeRecord":
@@ -182,7 +182,7 @@ def _check_kind(name: str, annotation: Any, value: Any) -> None:
         raise ValueError(f"{name} must be {' or '.join(_WORDS[kind] for kind in kinds)}{' from 0 on' if name in _FROM_ZERO else ''}; got {value!r:.100}")
 
 # %% ../../nbs/results/records.ipynb #4977ba75
-def append_record(path: str | os.PathLike, record: EpisodeRecord | Mapping[str, Any]) -> None:
+def append_record(path: str | os.PathLike[str], record: EpisodeRecord | Mapping[str, Any]) -> None:
     """Add one line to a file of records, in one write. A torn last line, left by a crash, is removed first.
 
     OSError (disk full, read-only folder) leaves the file as it was.
@@ -199,7 +199,7 @@ def append_record(path: str | os.PathLike, record: EpisodeRecord | Mapping[str, 
             raise
 
 
-def read_records(path: str | os.PathLike) -> Iterator[EpisodeRecord]:
+def read_records(path: str | os.PathLike[str]) -> Iterator[EpisodeRecord]:
     """The records of a file, one at a time, in the order in which they were written.
 
     A torn last line is left out. A broken line before it is a ValueError that names its number.
@@ -224,7 +224,7 @@ def latest_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     return [latest[key] for key in sorted(latest)]
 
 
-def _mend_tail(file) -> int:
+def _mend_tail(file: BinaryIO) -> int:
     """Make the file end in a whole line; return its size. A last line that only lacks its newline is completed, any other is cut off."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:
@@ -270,5 +270,5 @@ def same_episode(
     unknown = sorted(left_out.difference(_RECORD_FIELDS))
     if unknown:
         raise ValueError(f"a record has no field {', '.join(unknown)}; its fields are {', '.join(_RECORD_FIELDS)}")
-    a, b = a.to_json(), b.to_json()
-    return [name for name in _RECORD_FIELDS if name not in left_out and a[name] != b[name]]
+    first, second = a.to_json(), b.to_json()
+    return [name for name in _RECORD_FIELDS if name not in left_out and first[name] != second[name]]
