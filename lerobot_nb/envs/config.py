@@ -183,6 +183,9 @@ class EnvConfig:
         """Warnings about this machine, found in under two seconds; OSError with the cure where the benchmark can't run on it."""
         return []
 
+    def check_workers(self) -> None:
+        """ValueError, with the cure, where no worker process could build the environments. Called only where there are to be worker processes."""
+
     def get_env_processors(self) -> tuple[Any, Any]:
         """Pipelines around the policy: one for batches of observations, one for actions. Here they change nothing."""
         from lerobot_nb.envs.processors import ProcessorPipeline

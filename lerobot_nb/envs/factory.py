@@ -6,9 +6,12 @@
 __all__ = ['make_env', 'make_env_pre_post_processors']
 
 # %% ../../nbs/envs/factory.ipynb #4bfa0fa3
+from collections.abc import Mapping
 from typing import Any
 
+from .base import TaskInfo
 from .config import EnvConfig, make_env_config
+from .vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 
 # %% ../../nbs/envs/factory.ipynb #17ca431a
 def make_env(
@@ -24,7 +27,13 @@ def make_env(
         raise TypeError(f"make_env takes a configuration or the name of a benchmark ({', '.join(EnvConfig.known())}), got {config!r}")
     elif kwargs:
         raise TypeError(f"the configuration is made already; the arguments {sorted(kwargs)} come too late. Use dataclasses.replace(config, …)")
-    return config.create_envs(n_envs=n_envs, use_async_envs=use_async_envs)
+    envs: Any = config.create_envs(n_envs=n_envs, use_async_envs=use_async_envs)
+    if isinstance(envs, LazyVectorEnv):                # one for all
+        task = envs.task or TaskInfo(config.type, 0, config.task or config.type, "")
+        return {task.suite: {task.task_id: envs}}
+    if not isinstance(envs, Mapping):
+        raise TypeError(f"{type(config).__name__}.create_envs returned {type(envs).__name__}; it must return {{suite: {{task_id: LazyVectorEnv}}}}. {HOW_TO_MAKE_ENVS}")
+    return dict(envs)
 
 # %% ../../nbs/envs/factory.ipynb #5191d9ee
 def make_env_pre_post_processors(

@@ -8,14 +8,20 @@ __all__ = ['named_observation_space', 'named_observation', 'GymIdEnv', 'find_spe
 # %% ../../nbs/envs/gym_ids.ipynb #228f2ba8
 import functools
 import importlib
+import json
+import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from .answers import checked_observation, checked_reward, text_in
 from .base import EnvFactory, TaskInfo
 from .success import read_success
 from .config import EnvConfig, select_task_ids, split_names
@@ -24,7 +30,7 @@ from .config import EnvConfig, select_task_ids, split_names
 def named_observation_space(space: spaces.Space) -> spaces.Dict:
     """The space of the observations under names; ValueError for a space that can't be brought to a fixed shape."""
     if isinstance(space, spaces.Dict):
-        return space
+        return spaces.Dict({name: part for name, part in space.spaces.items() if not isinstance(part, spaces.Text)})
     if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
         return spaces.Dict({"pixels": space})
     if not space.is_np_flattenable:
@@ -35,7 +41,7 @@ def named_observation_space(space: spaces.Space) -> spaces.Dict:
 def named_observation(space: spaces.Space, observation: Any) -> dict[str, Any]:
     """An observation of `space` under the names of `named_observation_space(space)`."""
     if isinstance(space, spaces.Dict):
-        return observation
+        return {name: value for name, value in observation.items() if not isinstance(space.spaces.get(name), spaces.Text)}
     if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
         return {"pixels": observation}
     return {"agent_pos": spaces.flatten(space, observation)}
@@ -47,7 +53,9 @@ class GymIdEnv(gymnasium.Env):
     gym_id: the id, as `gymnasium.make` takes it ("module:Name-v0" imports the module first).
     gym_kwargs: passed to `gymnasium.make`.
     episode_length: steps after which the episode is cut off, in place of the id's own limit.
-    task, task_description: name, and text for language-conditioned policies; default is the id.
+    task: name; default is the id.
+    task_description: text for language-conditioned policies. None: the instruction that the environment gives in each episode (a text in its observation, or its
+        attribute `task_description`, `instruction` or `mission`), else the id.
     """
 
     def __init__(
@@ -67,6 +75,7 @@ class GymIdEnv(gymnasium.Env):
             self.close()
             raise ValueError(f"{gym_id} has no time limit of its own, and an episode could last for ever; give episode_length=<steps>")
         self.task, self.task_description = task or gym_id, task_description or task or gym_id
+        self._own_description = task_description
         self.metadata, self.render_mode, self.spec = dict(self._env.metadata), self._env.render_mode, self._env.spec
         self.action_space = self._env.action_space
         self._native_space = self._env.observation_space
@@ -84,7 +93,24 @@ class GymIdEnv(gymnasium.Env):
             self._env = self._make()
         observation, info = self._env.reset(seed=seed, options=options or None)
         self._running = True
-        return named_observation(self._native_space, observation), self._with_success(info)
+        instruction = self._own_description or info.get("task_description") or self._instruction(observation)
+        if instruction:
+            info = info | {"task_description": instruction}
+        return named_observation(self._native_space, checked_observation(observation, "reset")), self._with_success(info)
+
+    def _instruction(self, observation: Any) -> str | None:
+        """What the environment asks for in the episode that has begun; None where it doesn't say."""
+        text = text_in(observation)
+        if text is not None:
+            return text
+        for name in ("task_description", "instruction", "mission"):
+            try:
+                value = self._env.get_wrapper_attr(name)
+            except AttributeError:
+                continue
+            if isinstance(value, str) and value:
+                return value
+        return None
 
     def step(self, action: Any, observe: bool = True) -> tuple[dict | None, float, bool, bool, dict]:
         """One step. `observe=False` leaves the observation out (None); these environments make it all the same."""
@@ -97,8 +123,8 @@ class GymIdEnv(gymnasium.Env):
             action = np.asarray(action, dtype=space.dtype).reshape(space.shape)
         observation, reward, terminated, truncated, info = self._env.step(action)
         self._running = not (terminated or truncated)
-        named = named_observation(self._native_space, observation) if observe else None
-        return named, float(reward), bool(terminated), bool(truncated), self._with_success(info)
+        named = named_observation(self._native_space, checked_observation(observation, "step")) if observe else None
+        return named, checked_reward(reward), bool(terminated), bool(truncated), self._with_success(info)
 
     def render(self) -> np.ndarray:
         """The current state, (H, W, 3) uint8."""
@@ -151,6 +177,79 @@ def _draws(spec: Any) -> bool:
     modes = getattr(creator, "metadata", {}).get("render_modes")
     return modes is None or "rgb_array" in modes
 
+# %% ../../nbs/envs/gym_ids.ipynb #ef80784b
+def _lives_in_main(gym_id: str) -> bool:
+    """Whether an id, or the class behind it, belongs to the main module: a script or a notebook."""
+    entry_point = find_spec(gym_id).entry_point
+    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else getattr(entry_point, "__module__", None)
+    return "__main__" in (gym_id.rpartition(":")[0], module)
+
+
+def _is_gymnasiums_own(gym_id: str) -> bool:
+    """Whether Gymnasium registers the id itself, so that every process knows it. False where that can't be told."""
+    own = gymnasium.envs.__file__
+    return own is not None and f'id="{gym_id}"' in Path(own).read_text(encoding="utf-8")
+
+
+def _only_here(gym_id: str) -> str:
+    return (
+        f"the id {gym_id!r} exists only in this process, where no worker can find it: put gymnasium.register(…) and the class into a module (my_module.py) and give "
+        "package_name='my_module', or use use_async_envs=False, which needs no workers"
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def ask_new_process(gym_ids: tuple[str, ...], package_name: str | None, gym_kwargs: str, timeout_s: float = 120.0) -> dict[str, str]:
+    """What a new process says of each id: "unknown", why it can't be made with `gym_kwargs` (JSON), or an empty text where all is well.
+
+    RuntimeError where the process gives no answer.
+    """
+    code = "import json, sys; request = json.load(sys.stdin); sys.path[:] = request.pop('path'); from lerobot_nb.envs.gym_ids import tell_ids; tell_ids(**request)"
+    request = json.dumps({"path": sys.path, "gym_ids": gym_ids, "package_name": package_name, "gym_kwargs": json.loads(gym_kwargs)})
+    try:
+        done = subprocess.run([sys.executable, "-c", code], input=request, capture_output=True, text=True, timeout=timeout_s, env=os.environ | {"PYGAME_HIDE_SUPPORT_PROMPT": "1"})
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"a new process gave no answer about {', '.join(gym_ids)} within {timeout_s:g} s") from None
+    lines = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
+    if not lines:
+        told = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(f"a new process, as workers are, could not look for {', '.join(gym_ids)}; it ended with status {done.returncode}: {told}")
+    answers: dict[str, str] = json.loads(lines[-1].removeprefix(_ANSWER))
+    return answers
+
+
+_ANSWER = "ids: "
+
+
+def tell_ids(gym_ids: Sequence[str], package_name: str | None, gym_kwargs: dict[str, Any]) -> None:
+    """Print what this process, which is a new one, knows of each id."""
+    if package_name:
+        _import_package(package_name)
+    answers = {}
+    for gym_id in gym_ids:
+        try:
+            spec = find_spec(gym_id)
+        except ValueError:
+            answers[gym_id] = "unknown"
+            continue
+        answers[gym_id] = _refusal(spec, gym_kwargs) if gym_kwargs else ""
+    print(_ANSWER + json.dumps(answers), flush=True)
+
+
+def _refusal(spec: Any, gym_kwargs: dict[str, Any]) -> str:
+    """Why an environment can't be made with these arguments; empty where it can, or where something else stands in the way."""
+    import inspect
+
+    try:
+        gymnasium.make(spec, disable_env_checker=True, **gym_kwargs).close()
+    except TypeError as error:
+        creator = spec.entry_point if callable(spec.entry_point) else gymnasium.envs.registration.load_env_creator(spec.entry_point)
+        names = [name for name, part in inspect.signature(creator).parameters.items() if part.kind in (part.KEYWORD_ONLY, part.POSITIONAL_OR_KEYWORD)]
+        return f"{str(error).split(' was raised from the environment creator')[0]}. Its arguments are {', '.join(names) or 'none'}"
+    except Exception:           # a missing file or driver, say: the run tells it, with a traceback
+        return ""
+    return ""
+
 # %% ../../nbs/envs/gym_ids.ipynb #6e6a4228
 @EnvConfig.register("gym")
 @dataclass(frozen=True)
@@ -160,7 +259,8 @@ class GymEnvConfig(EnvConfig):
     gym_id: the id, or several with commas between them. `task` may be given instead, and means the same.
     package_name: module that registers the ids; imported in whatever process builds an environment.
     gym_kwargs: passed to `gymnasium.make`; plain data.
-    task_description: text for language-conditioned policies; for several ids a dict {id: text}. Default is the id.
+    task_description: text for language-conditioned policies; for several ids a dict {id: text}. Default is the instruction that the environment gives in each
+        episode, else the id.
     episode_length: steps after which an episode is cut off, in place of the id's own limit.
     fps: for information; videos have the `render_fps` of the environment.
 
@@ -196,17 +296,22 @@ class GymEnvConfig(EnvConfig):
                 raise ValueError(f"task_description has texts for {', '.join(unknown)}, but gym_id names {', '.join(ids)}")
 
     def tasks(self) -> list[TaskInfo]:
-        ids = split_names(self.gym_id, "gym_id")
-        texts = self.task_description if isinstance(self.task_description, dict) else dict.fromkeys(ids, self.task_description)
+        ids, texts = split_names(self.gym_id, "gym_id"), self._texts()
         return [
             TaskInfo("gym", task_id, ids[task_id], texts.get(ids[task_id]) or ids[task_id], max_episode_steps=self.episode_length)
             for task_id in select_task_ids(self.task_ids, len(ids), "gym")
         ]
 
+    def _texts(self) -> dict[str, str | None]:
+        """The texts that were given, by id."""
+        if isinstance(self.task_description, dict):
+            return dict(self.task_description)
+        return dict.fromkeys(split_names(self.gym_id, "gym_id"), self.task_description)
+
     def env_factory(self, task: TaskInfo) -> EnvFactory:
         kwargs = {
             "gym_id": task.name, "gym_kwargs": self.gym_kwargs, "render_mode": self.render_mode, "episode_length": self.episode_length,
-            "task": task.name, "task_description": task.description,
+            "task": task.name, "task_description": self._texts().get(task.name),
         }
         return EnvFactory(self.env_target, kwargs, imports=(self.package_name,) if self.package_name else ())
 
@@ -231,3 +336,19 @@ class GymEnvConfig(EnvConfig):
             if find_spec(gym_id).max_episode_steps is None and self.episode_length is None:
                 raise ValueError(f"{gym_id} has no time limit of its own; give episode_length=<steps>")
         return []
+
+    def check_workers(self) -> None:
+        """ValueError for an id that only this process knows, and for `gym_kwargs` that an id does not take."""
+        ids = [task.name for task in self.tasks()]
+        for gym_id in ids:
+            if _lives_in_main(gym_id):
+                raise ValueError(_only_here(gym_id))
+        asked = [gym_id for gym_id in ids if self.gym_kwargs or not _is_gymnasiums_own(gym_id)]
+        if not asked:
+            return
+        answers = ask_new_process(tuple(asked), self.package_name, json.dumps(self.gym_kwargs))
+        for gym_id, answer in answers.items():
+            if answer == "unknown":
+                raise ValueError(_only_here(gym_id))
+            if answer:
+                raise ValueError(f"gym_kwargs={self.gym_kwargs!r}: {gym_id} can't be made with them. {answer}")

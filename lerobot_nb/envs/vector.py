@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from .answers import given_instruction, own_info
 from .base import EnvFactory, TaskInfo
+from .config import EnvConfig
 from .transport import ObservationLayout
 from .workers import LocalWorker, Worker, WorkerFault, WorkerPool, preload_modules
 
@@ -93,6 +94,8 @@ class _LazyWorkers:
             raise
 
     def _send_all(self, command: str) -> None:
+        if isinstance(self.env_config, EnvConfig) and self.pool.use_async_envs:
+            self.env_config.check_workers()
         if self.env_config is not None:
             preload_modules(self.env_config.preload)
         self._workers = self.pool.lend(self, self.num_envs) or []
@@ -198,6 +201,11 @@ class LazyVectorEnv(_LazyWorkers, gymnasium.vector.VectorEnv):
         self._layout: tuple[Any, ObservationLayout | None] = (None, None)
 
     def _sendable(self, factory: EnvFactory | Callable[[], Any]) -> EnvFactory | Callable[[], Any]:
+        if isinstance(factory, EnvFactory) and self.use_async_envs and factory.target.partition(":")[0] == "__main__":
+            raise ValueError(
+                f"{factory.target} lives in this process only, where no worker can import it; move it to a module (my_module.py) and use "
+                "EnvFactory('my_module:make_env'), or use use_async_envs=False, which needs no workers"
+            )
         if isinstance(factory, EnvFactory) or (callable(factory) and not self.use_async_envs):
             return factory
         if not callable(factory):

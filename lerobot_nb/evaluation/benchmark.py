@@ -7,110 +7,171 @@ __all__ = []
 
 # %% ../../nbs/evaluation/benchmark.ipynb #f850ab16
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.config import EnvConfig, make_env_config
+from ..envs.factory import make_env
+from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
 from .runner import Runner
-from ..policies.base import Policy
+from ..policies.base import Batcher, Episode, Policy
 
 # %% ../../nbs/evaluation/benchmark.ipynb #53c1fbcd
 @dataclass(frozen=True)
 class Benchmark:
     """Tasks, their environments, and what is known of them.
 
-    factories: the recipe of each task's environment, by (suite, task id).
-    env_config: the configuration that they come from; None for environments that were made without one.
+    factories: the recipe of each task's environment, by (suite, task id). Without worker processes any function that makes it will do.
+    env_configs: the configuration that each comes from, where there is one.
     """
     name: str
     tasks: tuple[TaskInfo, ...]
-    factories: Mapping[tuple[str, int], EnvFactory]
-    env_config: EnvConfig | None = None
+    factories: Mapping[tuple[str, int], EnvFactory | Callable[[], Any]]
+    env_configs: Mapping[tuple[str, int], EnvConfig] = field(default_factory=dict)
 
-    def factory_of(self, task: TaskInfo) -> EnvFactory:
+    def factory_of(self, task: TaskInfo) -> Any:
         return self.factories[task.suite, task.task_id]
+
+    def env_config_of(self, task: TaskInfo) -> EnvConfig | None:
+        return self.env_configs.get((task.suite, task.task_id))
+
+    @property
+    def distinct_configs(self) -> list[EnvConfig]:
+        """The configurations, each once, in the order of the tasks."""
+        return list({id(config): config for config in self.env_configs.values()}.values())
+
+    @property
+    def env_config(self) -> EnvConfig | None:
+        """The configuration that all tasks come from; None where there is none, or more than one."""
+        configs = self.distinct_configs
+        return configs[0] if len(configs) == 1 and len(self.env_configs) == len(self.tasks) else None
 
     @property
     def reports_success(self) -> bool:
-        """Whether the configuration says that every task has a notion of success."""
-        return self.env_config is not None and self.env_config.reports_success
+        """Whether the configurations say that every task has a notion of success."""
+        return all(config is not None and config.reports_success for config in map(self.env_config_of, self.tasks))
 
     def protocol(self, config: EvalConfig) -> dict[str, Any]:
-        """What decides results besides tasks, plan and policy; recorded in run.json."""
+        """What decides results besides tasks, plan and policy; recorded in run.json. For tasks of several configurations, the protocol of each task."""
         own = self.env_config.protocol if self.env_config is not None else {}
+        if self.env_config is None and self.env_configs:
+            own = {"benchmark": self.name, "tasks": {f"{suite}/{task_id}": config.protocol for (suite, task_id), config in self.env_configs.items()}}
         return {**own, "success_at": config.success_at, "reports_success": self.reports_success}
 
     @property
     def preload(self) -> tuple[str, ...]:
         """Modules that the fork server imports once for all workers."""
-        return tuple(self.env_config.preload) if self.env_config is not None else ()
+        return tuple(dict.fromkeys(module for config in self.distinct_configs for module in config.preload))
 
-    def check(self) -> list[str]:
-        """Warnings about this machine; OSError with the cure where the benchmark can't run on it."""
-        return self.env_config.check() if self.env_config is not None else []
+    def check(self, use_async_envs: bool) -> list[str]:
+        """Warnings about this machine. OSError with the cure where the benchmark can't run on it, ValueError for environments that no worker process can build."""
+        warnings = list(dict.fromkeys(warning for config in self.distinct_configs for warning in config.check()))
+        if use_async_envs:
+            for factory in self.factories.values():
+                if not isinstance(factory, EnvFactory) or factory.target.partition(":")[0] == "__main__":
+                    raise ValueError(
+                        f"{factory.target if isinstance(factory, EnvFactory) else factory} lives in this process only, where no worker can import it; move it to a module "
+                        "(my_module.py) and use EnvFactory('my_module:make_env'), or use use_async_envs=False, which needs no workers"
+                    )
+            for config in self.distinct_configs:
+                config.check_workers()
+        return warnings
 
     def choose_gl(self, films: bool) -> dict[str, Any] | None:
         """The OpenGL that MuJoCo draws with, where it draws; RenderingError where it can't. films: whether there are videos."""
-        if self.env_config is None or not self.env_config.needs_opengl(films):
+        if not any(config.needs_opengl(films) for config in self.distinct_configs):
             return None
         from lerobot_nb.envs.rendering import choose_gl_backend
 
         return dataclasses.asdict(choose_gl_backend())
 
-
-def env_or_config(env: Any) -> Any:
-    """The configuration of a benchmark that is given by name; a configuration or a mapping of environments as it is. TypeError for anything else."""
-    if isinstance(env, str):
-        return make_env_config(env)
-    if not isinstance(env, (EnvConfig, Mapping)):
-        raise TypeError(f"env must be a benchmark's name, its EnvConfig (make_env_config), or the mapping that make_env returns; got {type(env).__name__}")
-    return env
-
-
-def config_of(env: Any) -> EnvConfig | None:
-    """The configuration itself, or the one behind a mapping of environments, where there is one."""
-    if isinstance(env, Mapping):
-        return next((vector.env_config for group in env.values() for vector in group.values()), None)
-    config: EnvConfig | None = env
-    return config
-
 # %% ../../nbs/evaluation/benchmark.ipynb #0d1b4eab
-def make_benchmark(env: Any, policy: Policy, films: bool) -> Benchmark:
+def env_or_config(env: Any) -> EnvConfig | Mapping[str, Any]:
+    """A configuration, or a mapping of environments, for whatever stands for one: a benchmark's name, a `LazyVectorEnv`. TypeError, with what to pass, for anything else."""
+    if isinstance(env, str):
+        env = make_env_config(env)
+    if isinstance(env, LazyVectorEnv):
+        return mapping_of(env)
+    if isinstance(env, EnvConfig):
+        return env if type(env).create_envs is EnvConfig.create_envs else make_env(env)
+    if isinstance(env, Mapping):
+        return env
+    raise TypeError(f"env must be a benchmark's name, its EnvConfig (make_env_config), or the mapping that make_env returns, not {type(env).__name__}. {HOW_TO_MAKE_ENVS}")
+
+
+def mapping_of(vector: LazyVectorEnv) -> dict[str, dict[int, LazyVectorEnv]]:
+    """The mapping that holds one vector environment alone."""
+    task = vector.task or TaskInfo("env", 0, "env", "")
+    return {task.suite: {task.task_id: vector}}
+
+
+def vectors_of(envs: Mapping[str, Any]) -> dict[tuple[str, int], LazyVectorEnv]:
+    """The environments of a mapping, by (suite, task id). TypeError or ValueError, with what to pass, for what can't be evaluated."""
+    vectors: dict[tuple[str, int], LazyVectorEnv] = {}
+    for suite, group in envs.items():
+        if not isinstance(group, Mapping):
+            raise TypeError(f"envs[{suite!r}] must be a mapping {{task_id: LazyVectorEnv}}, not {type(group).__name__}; for one environment write {{{suite!r}: {{0: env}}}}")
+        for task_id, vector in group.items():
+            if not isinstance(vector, LazyVectorEnv):
+                raise TypeError(f"envs[{suite!r}][{task_id!r}] must be a LazyVectorEnv, not {type(vector).__name__}. {HOW_TO_MAKE_ENVS}")
+            if any(factory != vector.factories[0] for factory in vector.factories):
+                raise ValueError(
+                    f"envs[{suite!r}][{task_id!r}] holds different environments, and an evaluation runs the same one in every slot; give each its own task: "
+                    "{'my_suite': {0: LazyVectorEnv(first, n_envs), 1: LazyVectorEnv(second, n_envs)}}"
+                )
+            vectors[suite, task_id] = vector
+    if not vectors:
+        raise ValueError("the mapping of environments is empty; make it with make_env(…)")
+    return vectors
+
+
+def config_of(env: EnvConfig | Mapping[str, Any]) -> EnvConfig | None:
+    """The configuration itself, or the first one behind a mapping of environments, where there is one."""
+    if isinstance(env, EnvConfig):
+        return env
+    return next((vector.env_config for vector in vectors_of(env).values() if vector.env_config is not None), None)
+
+# %% ../../nbs/evaluation/benchmark.ipynb #69059ca6
+def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, films: bool) -> Benchmark:
     """The benchmark that `env` (a configuration, or a mapping of environments) stands for, as the policy and the videos need it.
 
     films: whether there are videos. Environments that live are closed: the evaluation has workers of its own.
-    Raises ValueError for an empty mapping, for environments that no worker can build, and where the policy takes other observations or actions.
+    Raises ValueError for an empty mapping, and where the policy takes other observations or actions.
     """
-    if isinstance(env, Mapping):
-        vectors = {(suite, task_id): vector for suite, group in env.items() for task_id, vector in group.items()}
-        if not vectors:
-            raise ValueError("the mapping of environments is empty; make it with make_env(…)")
-        configs = {id(vector.env_config): vector.env_config for vector in vectors.values()}
-        for vector in vectors.values():
-            vector.close()
-        env_config = next(iter(configs.values())) if len(configs) == 1 else None
-        foreign = [str(vector.factories[0]) for vector in vectors.values() if not isinstance(vector.factories[0], EnvFactory)]
-        if foreign:
-            raise ValueError(f"{foreign[0]} can't be sent to a worker; make the environments from EnvFactory('my_module:make_env'), or from an importable function")
-        if env_config is None:
-            tasks = tuple(vector.task or TaskInfo(suite, task_id, f"{suite}-{task_id}", "") for (suite, task_id), vector in vectors.items())
-            return Benchmark("environments", tasks, {key: vector.factories[0] for key, vector in vectors.items()})
-        tasks = tuple(vector.task for vector in vectors.values())
-    else:
-        env_config, tasks = env, ()
-    changes: dict[str, Any] = {"render_mode": "rgb_array" if films else None}
-    if policy.needs_privileged:
-        changes["privileged"] = True
-    env_config = dataclasses.replace(env_config, **changes)
-    policy.check_env(env_config)
-    tasks = tasks or tuple(env_config.tasks())
-    factories = {(task.suite, task.task_id): env_config.env_factory(task) for task in tasks}
-    return Benchmark(env_config.type, tasks, factories, env_config)
+    changes: dict[str, Any] = {"render_mode": "rgb_array" if films else None} | ({"privileged": True} if policy.needs_privileged else {})
+    changed: dict[int, EnvConfig] = {}
+
+    def as_needed(config: EnvConfig) -> EnvConfig:
+        if id(config) not in changed:
+            changed[id(config)] = dataclasses.replace(config, **changes)
+            policy.check_env(changed[id(config)])
+        return changed[id(config)]
+
+    if isinstance(env, EnvConfig):
+        env_config = as_needed(env)
+        tasks = tuple(env_config.tasks())
+        keys = [(task.suite, task.task_id) for task in tasks]
+        return Benchmark(env_config.type, tasks, {key: env_config.env_factory(task) for key, task in zip(keys, tasks)}, dict.fromkeys(keys, env_config))
+    vectors = vectors_of(env)
+    named, factories, env_configs = [], {}, {}
+    for (suite, task_id), vector in vectors.items():
+        vector.close()
+        task = dataclasses.replace(vector.task, suite=suite, task_id=task_id) if vector.task is not None else TaskInfo(suite, task_id, f"{suite}-{task_id}", "")
+        named.append(task)
+        factories[suite, task_id] = vector.factories[0]
+        if vector.env_config is not None:
+            env_configs[suite, task_id] = as_needed(vector.env_config)
+            if vector.task is not None and type(vector.env_config).create_envs is EnvConfig.create_envs:
+                factories[suite, task_id] = env_configs[suite, task_id].env_factory(vector.task)
+    found = Benchmark("environments", tuple(named), factories, env_configs)
+    return found if found.env_config is None else dataclasses.replace(found, name=found.env_config.type)
 
 # %% ../../nbs/evaluation/benchmark.ipynb #13f1c9e0
 def choose_placement(config: EvalConfig, policy: Policy) -> str:
@@ -123,19 +184,90 @@ def choose_placement(config: EvalConfig, policy: Policy) -> str:
         return config.placement
     return "worker" if "worker" in policy.placements and policy.spec is not None else "driver"
 
+# %% ../../nbs/evaluation/benchmark.ipynb #ce4a1ded
+class BatcherByTask(Batcher):
+    """For tasks of several configurations: each row goes through the processors of its own.
+
+    batcher_of: the batcher of a task; equal ones are used once for all their rows.
+    """
+
+    def __init__(self, policy: Policy, batcher_of: Callable[[TaskInfo], Batcher]):
+        super().__init__(policy)
+        self._batcher_of = batcher_of
+        self._groups: list[tuple[Batcher, list[int]]] = []       # of the last batch: which rows belong to which batcher
+
+    def __call__(self, observations: Sequence[Any], episodes: Sequence[Episode]) -> dict[str, Any]:
+        groups: dict[int, tuple[Batcher, list[int]]] = {}
+        for row, episode in enumerate(episodes):
+            batcher = self._batcher_of(episode.task)
+            groups.setdefault(id(batcher), (batcher, []))[1].append(row)
+        self._groups = list(groups.values())
+        parts = [(rows, batcher([observations[row] for row in rows], [episodes[row] for row in rows])) for batcher, rows in self._groups]
+        merged: dict[str, Any] = _merged(parts, len(episodes))
+        return merged
+
+    def finish(self, actions: Any) -> Any:
+        if len(self._groups) == 1:
+            return self._groups[0][0].finish(actions)
+        finished = [(rows, np.asarray(batcher.finish(actions[rows]))) for batcher, rows in self._groups]
+        whole = np.empty((len(actions), *finished[0][1].shape[1:]), finished[0][1].dtype)
+        for rows, part in finished:
+            whole[rows] = part
+        return whole
+
+
+def _merged(parts: list[tuple[list[int], Any]], n_rows: int) -> Any:
+    """Batches of some rows each, as one batch. ValueError where they hold different things."""
+    first = parts[0][1]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, dict):
+        names = [set(part) for _, part in parts]
+        if any(found != names[0] for found in names):
+            raise ValueError(f"tasks that are evaluated together give the policy different observations ({sorted(set().union(*names) - set.intersection(*names))}); evaluate them one after the other")
+        return {name: _merged([(rows, part[name]) for rows, part in parts], n_rows) for name in first}
+    if isinstance(first, (list, tuple)):
+        whole: Any = [None] * n_rows
+        for rows, part in parts:
+            for row, value in zip(rows, part, strict=True):
+                whole[row] = value
+        return whole
+    whole = np.empty((n_rows, *first.shape[1:]), first.dtype) if isinstance(first, np.ndarray) else first.new_empty((n_rows, *first.shape[1:]))
+    for rows, part in parts:
+        whole[rows] = part
+    return whole
+
 # %% ../../nbs/evaluation/benchmark.ipynb #68c200e4
 def make_runner(
     benchmark: Benchmark, policy: Policy, config: EvalConfig, *, plan: Plan | None = None, placement: str | None = None, done: Iterable[tuple[str, int, int]] = (),
-    run_folder: Path | None = None, video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None, processors: tuple[Any, Any] | None = None,
+    run_folder: Path | None = None, video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None, processors: tuple[Any, Any] = (None, None),
 ) -> Runner:
     """The runner for a benchmark and a policy.
 
     plan: default: the benchmark's tasks with the number of episodes and the seed of `config`.
-    placement: default: what `config` and the policy say.
-    done: keys of the episodes that need not run. run_folder, video_path_of, processors: as `Runner` takes them.
+    placement: default: what `config` and the policy say; "driver" where there are `processors`, which can't go to workers.
+    done: keys of the episodes that need not run. run_folder, video_path_of: as `Runner` takes them.
+    processors: observation and action processors that take the place of the configurations' own; None for those.
     """
+    own_processors = all(processor is None for processor in processors)
     return Runner(
-        plan or Plan(benchmark.tasks, config.n_episodes, config.seed), benchmark.factory_of, policy, config, env_config=benchmark.env_config,
-        placement=placement or choose_placement(config, policy), done=done, run_folder=run_folder, video_path_of=video_path_of, processors=processors,
-        preload=benchmark.preload,
+        plan or Plan(benchmark.tasks, config.n_episodes, config.seed), benchmark.factory_of, policy, config, env_config_of=benchmark.env_config_of,
+        batcher=_make_batcher(benchmark, policy, processors), placement=placement or choose_placement(config if own_processors else dataclasses.replace(config, placement="driver"), policy),
+        done=done, run_folder=run_folder, video_path_of=video_path_of, preload=benchmark.preload,
     )
+
+
+def _make_batcher(benchmark: Benchmark, policy: Policy, processors: tuple[Any, Any]) -> Batcher:
+    batchers: dict[int | None, Batcher] = {}
+
+    def batcher_of(task: TaskInfo) -> Batcher:
+        env_config = benchmark.env_config_of(task)
+        key = None if env_config is None else id(env_config)
+        if key not in batchers:
+            own = env_config.get_env_processors() if env_config is not None and policy.batch_format == "torch" else (None, None)
+            batchers[key] = Batcher(policy, *(given if given is not None else usual for given, usual in zip(processors, own)))
+        return batchers[key]
+
+    if len({id(benchmark.env_config_of(task)) for task in benchmark.tasks}) == 1:
+        return batcher_of(benchmark.tasks[0])
+    return BatcherByTask(policy, batcher_of)

@@ -114,7 +114,7 @@ def evaluate(
         raise ValueError("resume=True needs output_dir, the folder of the run to go on with")
 
     gl = benchmark.choose_gl(films)
-    warnings = plan.warnings() + benchmark.check()
+    warnings = plan.warnings() + benchmark.check(config.use_async_envs)
 
     folder = RunFolder(output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name))
     folder.open(resume)

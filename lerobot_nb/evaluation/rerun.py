@@ -32,7 +32,7 @@ def rerun_episode(folder: str | os.PathLike[str], episode: str, *, video: bool =
     config = dataclasses.replace(config, batch_size=1, n_spare=0, render="all" if video else "none", n_episodes_to_render=None)
     policy = make_policy(policy_path, env_config, **kwargs)
     benchmark = make_benchmark(env_config, policy, films=video)
-    benchmark.check()
+    benchmark.check(config.use_async_envs)
     benchmark.choose_gl(films=video)
     plan = Plan(benchmark.tasks, config.n_episodes, config.seed)
     done = {spec.key for spec in plan if spec.key != before.key}

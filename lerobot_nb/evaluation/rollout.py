@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..envs.base import EpisodeSpec, TaskInfo
+from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.success import EpisodeSuccess
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
@@ -151,7 +151,7 @@ def eval_policy_all(
 
     Returns `{"per_task": […], "per_group": {…}, "overall": {…}}`, as in eval_info.json. The episodes' records are under "episodes" with `return_episode_data`.
     """
-    from lerobot_nb.evaluation.benchmark import config_of, make_benchmark, make_runner
+    from lerobot_nb.evaluation.benchmark import config_of, make_benchmark, make_runner, vectors_of
     from lerobot_nb.results.eval_info import build_eval_info, unreported_warning
     from lerobot_nb.results.records import judged_records
     from lerobot_nb.results.run_folder import video_name
@@ -161,7 +161,7 @@ def eval_policy_all(
     if max_episodes_rendered and videos_dir is None:
         raise ValueError(f"max_episodes_rendered={max_episodes_rendered} needs videos_dir, a folder for the videos")
     policy = _as_policy(policy, config_of(envs), preprocessor, postprocessor)
-    vectors = [vector for group in envs.values() for vector in group.values()]
+    vectors = vectors_of(envs).values()
     benchmark = make_benchmark(envs, policy, films=bool(max_episodes_rendered))
     policy.check_tasks(benchmark.tasks)
     base = config or EvalConfig()
@@ -169,19 +169,19 @@ def eval_policy_all(
         base, n_episodes=n_episodes, batch_size=base.batch_size or max(vector.num_envs for vector in vectors),
         render=f"first:{max_episodes_rendered}" if max_episodes_rendered else "none", n_episodes_to_render=None,
         seed=1000 if start_seed is None else start_seed,
-        use_async_envs=base.use_async_envs and all(vector.pool.use_async_envs or vector.num_envs == 1 for vector in vectors),
+        use_async_envs=base.use_async_envs and all(
+            vector.pool.use_async_envs or (vector.num_envs == 1 and isinstance(vector.factories[0], EnvFactory)) for vector in vectors
+        ),
     )
-    processors = None
-    if env_preprocessor is not None or env_postprocessor is not None:
-        own = benchmark.env_config.get_env_processors() if benchmark.env_config is not None else (None, None)
-        processors = env_preprocessor or own[0], env_postprocessor or own[1]
-        config = dataclasses.replace(config, placement="driver")
+    benchmark.choose_gl(films=bool(max_episodes_rendered))
+    for warning in benchmark.check(config.use_async_envs):
+        _log.warning("%s", warning)
     rule = config.render_rule
 
     def video_path_of(spec):
         return Path(videos_dir) / video_name(spec.suite, spec.task_id, spec.episode_index) if rule.wanted(spec) else None
 
-    runner = make_runner(benchmark, policy, config, video_path_of=video_path_of, processors=processors)
+    runner = make_runner(benchmark, policy, config, video_path_of=video_path_of, processors=(env_preprocessor, env_postprocessor))
     records = sorted(runner.run(), key=lambda record: record.key)
     if runner.stopped:
         raise RuntimeError(runner.stopped)
@@ -213,9 +213,10 @@ def eval_policy(
     with "video_paths" where there are videos and "episodes" with `return_episode_data`. Episodes that ended in an error are not in "per_episode".
     """
     _expect_vector_env(env)
-    task = env.task or TaskInfo("env", 0, "env", "")
+    from lerobot_nb.evaluation.benchmark import mapping_of
+
     info = eval_policy_all(
-        {task.suite: {task.task_id: env}}, policy, env_preprocessor, env_postprocessor, preprocessor, postprocessor, n_episodes,
+        mapping_of(env), policy, env_preprocessor, env_postprocessor, preprocessor, postprocessor, n_episodes,
         max_episodes_rendered=max_episodes_rendered, videos_dir=videos_dir, return_episode_data=True, start_seed=start_seed, config=config,
     )
     aggregated = {name: value for name, value in info["overall"].items() if name != "video_paths"}

@@ -25,7 +25,7 @@ from .episode import HEARTBEAT_S, EpisodeJob
 from .host import decode_heartbeat, decode_reply, encode_chunk
 from .plan import Plan
 from .schedule import PlanSchedule, Schedule
-from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
+from ..policies.asking import PolicyError, check_actions, end_policy_episode, row_error
 from ..policies.base import Batcher, Episode, Policy, PolicyLost, PolicyUnavailable
 from ..envs.success import BenchmarkError, SuccessAt
 from ..results.records import EpisodeRecord
@@ -119,17 +119,18 @@ class Runner:
     plan, done: what to run, and the keys of what need not run any more.
     factory_of: the environment of a task.
     policy: its `placement` must be one that it allows.
-    env_config: the benchmark's configuration, whose observation processor a "torch" policy needs; None without one.
+    env_config_of: the configuration of a task's environment, whose processors a "torch" policy in a worker needs; None without one.
+    batcher: makes the batches for a policy in the driver.
     placement: "driver" or "worker".
     run_folder, video_path_of: where videos go; `video_path_of(spec)` is None for an episode without one.
     on_steps: called now and then with the number of steps executed so far.
-    processors: observation and action processors that take the place of the configuration's; for policies in the driver.
     """
 
     def __init__(
-        self, plan: Plan, factory_of: Callable[[TaskInfo], EnvFactory], policy: Policy, config: EvalConfig, *, env_config: Any = None,
+        self, plan: Plan, factory_of: Callable[[TaskInfo], EnvFactory], policy: Policy, config: EvalConfig, *,
+        env_config_of: Callable[[TaskInfo], Any] = lambda task: None, batcher: Batcher | None = None,
         placement: str = "driver", done: Any = (), run_folder: Path | None = None, video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None,
-        preload: tuple[str, ...] = (), on_steps: Callable[[int], None] = lambda n_steps: None, processors: tuple | None = None,
+        preload: tuple[str, ...] = (), on_steps: Callable[[int], None] = lambda n_steps: None,
     ):
         if placement not in policy.placements:
             raise ValueError(f"policy {policy.name!r} does not run in placement={placement!r}; it allows {', '.join(policy.placements)}")
@@ -141,9 +142,7 @@ class Runner:
         self._task_indices = {(task.suite, task.task_id): number for number, task in enumerate(plan.tasks)}
         self.factory_of, self.policy, self.placement = factory_of, policy, placement
         self.run_folder, self.video_path_of, self.preload, self.on_steps = run_folder, video_path_of, preload, on_steps
-        self.env_config, self.processors = env_config, processors
-        if processors is not None and placement == "worker":
-            raise ValueError("processors that are Python objects can't go to workers; use placement='driver'")
+        self._env_config_of, self._batcher = env_config_of, batcher or Batcher(policy)
         n_to_run = max(1, self.n_to_run)
         self.slots = config.slots(n_to_run)
         self.n_spare = 0 if placement == "worker" else config.spares(self.slots, n_to_run)
@@ -164,7 +163,7 @@ class Runner:
         self._records: deque[EpisodeRecord] = deque()
         self._local_done: deque[_Seat] = deque()
         self._factories: dict[int, EnvFactory] = {}
-        self._policy_argument = None if env_config is None else env_config.to_dict()
+        self._env_configs: dict[int, Any] = {}         # as plain data, for policies in workers
 
     def run(self) -> Iterator[EpisodeRecord]:
         """Records in the order in which episodes end. Workers are gone when the iteration ends, also by an exception or by closing the generator."""
@@ -173,7 +172,6 @@ class Runner:
         self._check_error_rate()
         in_driver = self.placement == "driver"
         if in_driver:
-            self._batcher = Batcher(self.policy, *self.processors) if self.processors is not None else make_batcher(self.policy, self.env_config)
             self.policy.begin_run()
         self._selector, self._clock = selectors.DefaultSelector(), _WakingClock()
         self._clock.start()
@@ -255,7 +253,10 @@ class Runner:
         if self.placement == "worker":
             seat.phase = "whole"
             self._allow(seat, self.config.reset_timeout_s + self.config.step_timeout_s)
-            self._send(seat, "run_episode", seat.job, self.policy.spec, self._policy_argument)
+            if seat.task_index not in self._env_configs:
+                env_config = self._env_config_of(seat.job.task)
+                self._env_configs[seat.task_index] = None if env_config is None else env_config.to_dict()
+            self._send(seat, "run_episode", seat.job, self.policy.spec, self._env_configs[seat.task_index])
         else:
             seat.phase = "preparing"
             self._allow(seat, self.config.reset_timeout_s)

@@ -188,6 +188,8 @@ class Batcher:
             return stacked | {"task": [episode.task.description for episode in episodes]}
         from lerobot_nb.envs.processors import preprocess_observation
 
+        if isinstance(stacked, dict):                  # one number for each slot is a vector of one
+            stacked = {name: value[:, None] if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "biuf" else value for name, value in stacked.items()}
         batch = preprocess_observation(stacked)
         batch["task"] = [episode.task.description for episode in episodes]
         return self.env_processor(batch) if self.env_processor is not None else batch
