@@ -26,7 +26,7 @@ BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
 RUN := $(if $(SKIP_INSTALL),,PATH="$(CURDIR)/$(BIN):$$PATH")
 
-.PHONY: help eval lab shell test test-slow test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-metrics package docs readme speed lock export clean gl
+.PHONY: help eval lab shell test test-slow test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-metrics package docs readme speed speed-lerobot lock export clean gl
 
 help:               ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -127,6 +127,9 @@ format: $(tools)  ## ruff's formatter and import order over notebooks, tests and
 speed: $(everything)      ## the throughput table
 	@mkdir -p outputs
 	$(RUN) papermill nbs/speed.ipynb outputs/speed.ipynb $(PARAMS)
+
+speed-lerobot: setup-lerobot     ## a checkpoint in chunks beside lerobot's own rollout
+	$(LEROBOT_BIN)/python -m lerobot_nb.evaluation.speed lerobot
 
 # --- images ---------------------------------------------------------------------------------------------------------
 # docker, podman or buildah, whichever works (ENGINE names one). BASE_IMAGE, TORCH, BUILD_FLAGS, RUN_FLAGS are passed on.

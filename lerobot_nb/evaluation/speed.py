@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['engine_steps_per_s', 'in_turns', 'bare_metaworld_steps_per_s', 'async_vector_env_steps_per_s', 'metaworld_speed',
-           'waiting_env', 'slots_speed', 'task_switch_speed', 'RandomChunks', 'libero_speed', 'main']
+           'waiting_env', 'slots_speed', 'task_switch_speed', 'RandomChunks', 'libero_speed', 'lerobot_speed', 'main']
 
 # %% ../../nbs/evaluation/speed.ipynb #9f3220e2
 import argparse
@@ -15,8 +15,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from .benchmark import Benchmark, make_benchmark, make_runner
@@ -114,8 +116,6 @@ class _MakeEnv:
 
 def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> float:
     """Steps per second of `gymnasium.vector.AsyncVectorEnv` with the same environment and the same policy in the driver."""
-    import gymnasium
-
     from lerobot_nb.envs.base import EpisodeSpec
     from lerobot_nb.policies.base import Episode
 
@@ -165,8 +165,6 @@ def metaworld_speed(task: str = "push-v3", n_episodes: int = 300, repeats: int =
 # %% ../../nbs/evaluation/speed.ipynb #d5fe0cdb
 def waiting_env(step_s: float = 0.001, reset_s: float = 0.02, shortest: int = 10, longest: int = 500) -> Any:
     """A Gymnasium environment whose episodes have a heavy tail of lengths, decided by the seed."""
-    import gymnasium
-
     class Waiting(gymnasium.Env):
         metadata = {"render_modes": [], "render_fps": 50}
         observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float64)
@@ -343,16 +341,80 @@ def libero_speed(suite: str = "libero_spatial", task_id: int = 0, n_steps: int =
     found["bare_settle_s"] = statistics.median(one["bare_settle_s"] for one in bare)
     return found | {f"k={k} / bare": found[f"k={k}"] / found["bare"] for k in (1, 10, 50)} | {"settle / bare_settle": found["settle_s"] / found["bare_settle_s"]}
 
+# %% ../../nbs/evaluation/speed.ipynb #9d6687cd
+class _ForLerobot(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """Meta-World's environment without the options that lerobot's rollout sends to `reset`."""
+
+    def __init__(self, size: int, length: int):
+        from lerobot_nb.envs.metaworld import MetaworldEnv
+
+        super().__init__(MetaworldEnv("reach-v3", observation_height=size, observation_width=size, episode_length=length))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self.env.reset(seed=seed)
+
+
+def _save_act(folder: Path, size: int, chunk: int) -> None:
+    """A small ACT with random weights and its processors, as lerobot saves them."""
+    from lerobot.configs import FeatureType, PolicyFeature
+    from lerobot.policies.act.configuration_act import ACTConfig
+    from lerobot.policies.act.modeling_act import ACTPolicy
+    from lerobot.policies.factory import make_pre_post_processors
+
+    inputs = {"observation.image": PolicyFeature(FeatureType.VISUAL, (3, size, size)), "observation.state": PolicyFeature(FeatureType.STATE, (4,))}
+    config = ACTConfig(
+        input_features=inputs, output_features={"action": PolicyFeature(FeatureType.ACTION, (4,))}, chunk_size=chunk, n_action_steps=chunk, dim_model=64, n_heads=2,
+        dim_feedforward=64, n_encoder_layers=1, n_vae_encoder_layers=1, pretrained_backbone_weights=None, device="cpu",
+    )
+    ACTPolicy(config).save_pretrained(folder)
+    for processor in make_pre_post_processors(config, dataset_stats={}):
+        processor.save_pretrained(folder)
+
+
+def lerobot_speed(n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: int = 2, repeats: int = 2) -> dict[str, float]:
+    """Steps per second of ACT on Meta-World's pictures: lerobot's rollout, and the engine. `n_steps`: length of an episode. ImportError without lerobot."""
+    import functools
+    import tempfile
+
+    from lerobot.policies.act.modeling_act import ACTPolicy
+    from lerobot.policies.factory import make_pre_post_processors
+    from lerobot.scripts.lerobot_eval import rollout
+
+    from lerobot_nb.envs.config import make_env_config
+
+    with tempfile.TemporaryDirectory() as folder:
+        _save_act(Path(folder), size, chunk)
+        env_config = make_env_config("metaworld", task="reach-v3", observation_height=size, observation_width=size, episode_length=n_steps)
+        ours, theirs = make_policy(folder, env_config), ACTPolicy.from_pretrained(folder)
+        pre, post = make_pre_post_processors(theirs.config, pretrained_path=folder)
+        vector = gymnasium.vector.AsyncVectorEnv([functools.partial(_ForLerobot, size, n_steps)] * n_envs, context="forkserver")
+
+        def their_rollout() -> float:
+            before = time.perf_counter()
+            done = rollout(vector, theirs, lambda batch: batch, lambda transition: transition, pre, post, seeds=list(range(n_envs)))
+            return n_envs * done["action"].shape[1] / (time.perf_counter() - before)
+
+        def engine() -> float:
+            config = EvalConfig(4 * n_envs + 2, batch_size=n_envs, n_spare=0)
+            return engine_steps_per_s(env_config, ours, config, "driver")["steps_per_s"]
+
+        try:
+            their_rollout()                                    # their processes and simulators come up
+            found = in_turns({"lerobot": their_rollout, "engine": engine}, repeats)
+        finally:
+            vector.close()
+    return found | {"engine / lerobot": found["engine"] / found["lerobot"]}
+
 # %% ../../nbs/evaluation/speed.ipynb #738fd727
 def main(arguments: list[str] | None = None) -> int:
     """Print one measurement as JSON."""
     parser = argparse.ArgumentParser(prog="python -m lerobot_nb.evaluation.speed", description="Throughput beside yardsticks, all in one run. Leave the machine idle.")
-    parser.add_argument("what", choices=["metaworld", "libero", "slots", "switch"])
+    parser.add_argument("what", choices=["metaworld", "libero", "slots", "switch", "lerobot"])
     parser.add_argument("--n_episodes", type=int, default=argparse.SUPPRESS, help="episodes a measurement (metaworld, slots)")
-    parser.add_argument("--n_steps", type=int, default=argparse.SUPPRESS, help="steps a measurement (libero)")
-    parser.add_argument("--repeats", type=int, default=argparse.SUPPRESS, help="how often each is measured, in turns (metaworld, libero, switch)")
+    parser.add_argument("--n_steps", type=int, default=argparse.SUPPRESS, help="steps a measurement (libero), or an episode (lerobot)")
+    parser.add_argument("--repeats", type=int, default=argparse.SUPPRESS, help="how often each is measured, in turns (metaworld, libero, switch, lerobot)")
     options = vars(parser.parse_args(arguments))
-    measure = {"metaworld": metaworld_speed, "libero": libero_speed, "slots": slots_speed, "switch": task_switch_speed}[options.pop("what")]
+    measure = {"metaworld": metaworld_speed, "libero": libero_speed, "slots": slots_speed, "switch": task_switch_speed, "lerobot": lerobot_speed}[options.pop("what")]
     try:
         found = measure(**options)
     except TypeError as error:
