@@ -66,6 +66,11 @@ def test_names_that_nobody_knows_say_what_is_allowed(tmp_path, monkeypatch):
         make_policy("hub:act")
 
 
+def test_what_the_name_says_is_not_said_again(tmp_path):
+    with pytest.raises(ValueError, match="says the checkpoint already"):
+        make_policy(str(write_checkpoint(tmp_path)), checkpoint="elsewhere")
+
+
 def test_a_repository_is_known_by_its_commit(tmp_path, monkeypatch):
     """The real hub client, on a cache as it lays it out; nothing is downloaded."""
     commit = "0123456789abcdef0123456789abcdef01234567"

@@ -8,6 +8,7 @@ __all__ = ['engine_steps_per_s', 'in_turns', 'bare_metaworld_steps_per_s', 'asyn
 
 # %% ../../nbs/evaluation/speed.ipynb #9f3220e2
 import argparse
+import contextlib
 import json
 import multiprocessing
 import queue
@@ -382,7 +383,7 @@ def lerobot_speed(n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: 
 
     from lerobot_nb.envs.config import make_env_config
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):        # lerobot prints what it does
         _save_act(Path(folder), size, chunk)
         env_config = make_env_config("metaworld", task="reach-v3", observation_height=size, observation_width=size, episode_length=n_steps)
         ours, theirs = make_policy(folder, env_config), ACTPolicy.from_pretrained(folder)

@@ -384,7 +384,10 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
         else:
             return adapt_policy(policy, **kwargs)
     path = policy_path(policy, env_config)
-    target, kwargs = resolve(path), policy_source(policy) | kwargs
+    target, source = resolve(path), policy_source(policy)
+    if set(source) & set(kwargs):
+        raise ValueError(f"policy={policy!r} says the {', '.join(source)} already; leave it out of policy_kwargs")
+    kwargs = source | kwargs
     if inspect.isclass(target) and issubclass(target, Policy):
         if env_config is not None and hasattr(target, "check_source"):      # before gigabytes are loaded
             target.check_source(env_config, **kwargs)
