@@ -451,6 +451,8 @@ class LerobotObject(Policy):
         self.acting = find_out(loaded, what, rename_map)
         loaded.policy.train(training)
         self.lock_step = self.acting.way == "lock_step"
+        if self.lock_step and self.acting.noise != "none":
+            _log.warning("%s draws random numbers for a whole batch at once, so that results depend on the batch; evaluate it with batch_size=1", what)
         self.n_action_steps = int(getattr(self.config, "n_action_steps", 1) or 1) if self.acting.way == "chunks" else 1
         self.name = what
         self.needs_images = any(feature.type.value == "VISUAL" for feature in (self.config.input_features or {}).values())
