@@ -21,6 +21,9 @@ class _Word(str, Enum):
     def __str__(self) -> str:
         return str(self.value)
 
+    def __repr__(self) -> str:
+        return repr(str(self.value))
+
     def __format__(self, format_spec: str) -> str:
         return format(str(self.value), format_spec)
 
