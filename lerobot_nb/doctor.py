@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .envs.arguments import ArgumentParser
+
 # %% ../nbs/doctor.ipynb #c3d7aac7
 GIB = 2**30
 BENCHMARKS = {"metaworld": "metaworld", "libero": "libero"}         # name of the benchmark -> module that it stands on
@@ -271,7 +273,7 @@ def examine(
 
 def build_parser() -> argparse.ArgumentParser:
     """Options of `lerobot-nb doctor`."""
-    parser = argparse.ArgumentParser(prog="lerobot-nb doctor", description="Is this machine fit to evaluate? Each line is ok, or a problem with the command that mends it.",
+    parser = ArgumentParser(prog="lerobot-nb doctor", description="Is this machine fit to evaluate? Each line is ok, or a problem with the command that mends it.",
                                      epilog="exit status: 0 all is well, 1 something needs mending, 2 wrong options")
     parser.add_argument("--benchmark", help=f"look at this one and insist that it works: {', '.join(BENCHMARKS)} (default: all that are installed)")
     parser.add_argument("--no_render", action="store_true", help="draw nothing: for evaluations from states alone")

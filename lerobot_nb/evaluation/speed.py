@@ -22,6 +22,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ..envs.arguments import ArgumentParser
 from .benchmark import Benchmark, make_benchmark, make_runner
 from .config import EvalConfig
 from .runner import Runner
@@ -409,7 +410,7 @@ def lerobot_speed(n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: 
 # %% ../../nbs/evaluation/speed.ipynb #738fd727
 def main(arguments: list[str] | None = None) -> int:
     """Print one measurement as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m lerobot_nb.evaluation.speed", description="Throughput beside yardsticks, all in one run. Leave the machine idle.")
+    parser = ArgumentParser(prog="python -m lerobot_nb.evaluation.speed", description="Throughput beside yardsticks, all in one run. Leave the machine idle.")
     parser.add_argument("what", choices=["metaworld", "libero", "slots", "switch", "lerobot"])
     parser.add_argument("--n_episodes", type=int, default=argparse.SUPPRESS, help="episodes a measurement (metaworld, slots)")
     parser.add_argument("--n_steps", type=int, default=argparse.SUPPRESS, help="steps a measurement (libero), or an episode (lerobot)")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..envs.arguments import ArgumentParser
 from ..envs.base import EpisodeSpec, TaskInfo
 from .base import Episode, Policy, make_policy, stack_observations
 from .remote import PROTOCOL, TOKEN_VARIABLE, decode_episode, decode_rows, pack, unpack
@@ -324,7 +325,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def serve_parser() -> argparse.ArgumentParser:
     """The options of `lerobot-nb serve`."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="lerobot-nb serve", description="Serve a policy over openpi's websocket protocol; evaluate it elsewhere with --policy ws://HOST:PORT.", allow_abbrev=False,
         epilog=f"The token is read from the environment variable {TOKEN_VARIABLE} (--token_variable names another), on both sides. Exit codes: 0 ended; 2 wrong usage.")
     parser.add_argument("--policy", required=True, metavar="TEXT", help="a checkpoint (its folder, or hub:user/repo@revision), random, zero, or my_module:MyPolicy")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ..envs.arguments import ArgumentParser
 from .escaping import terminal_text
 from .records import dumps_strict
 
@@ -49,7 +50,7 @@ def _percent(text: str) -> float:
 # %% ../../nbs/results/commands.ipynb #759d208e
 def compare_parser() -> argparse.ArgumentParser:
     """The options of `lerobot-nb compare`."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="lerobot-nb compare", description="Compare runs episode by episode: differences with intervals, tests, and a verdict in words.",
         epilog="Exit codes: 0 compared, and the gate (if asked for) is passed; 1 a candidate is worse than allowed; 2 wrong usage, no such run, different protocols, "
                "or nothing to decide on. The gate without --strict fails where the observed loss is at least X points and beyond chance; with --strict it passes only where the interval "
@@ -102,7 +103,7 @@ def _refuse(message: str) -> None:
 # %% ../../nbs/results/commands.ipynb #dd3bbbc9
 def plan_parser() -> argparse.ArgumentParser:
     """The options of `lerobot-nb plan`."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="lerobot-nb plan", description="How wide will the interval be, and which difference between two policies can be found? Without --width: for some numbers of episodes; "
                                             "with it: the episodes that are needed.", epilog="Exit codes: 0 printed; 1 no number of episodes is enough for --width; 2 wrong usage.")
     parser.add_argument("--tasks", type=int, default=10, metavar="N", help="number of tasks (default: 10)")

@@ -24,6 +24,7 @@ if __name__ == "__main__" and not globals().get("__package__") and "__file__" in
     runpy.run_module("lerobot_nb.results.metrics", run_name="__main__", alter_sys=True)          # leaves with main's exit code
 
 # %% ../../nbs/results/metrics.ipynb #e8643b47
+from ..envs.arguments import ArgumentParser
 from ..envs.errors import LerobotNbError
 from .escaping import terminal_text
 from .eval_info import upgrade_eval_info
@@ -283,7 +284,7 @@ def collect_metrics(
 
 def build_parser(prog: str = "python -m lerobot_nb.results.metrics") -> argparse.ArgumentParser:
     """The command line. prog: how it was started, for the line that shows the usage."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=prog, description="Sum up an evaluation's eval_info.json as metrics.json.", usage=f"{prog} RUN_FOLDER [option …]",
         epilog="Exit codes: 0 written; 2 no usable eval_info.json (nulls are written; 0 with --allow-missing) or wrong arguments; 1 can't write.")
     parser.add_argument("run_folder", nargs="?", metavar="RUN_FOLDER", help="folder with eval_info.json in it, or somewhere below")
