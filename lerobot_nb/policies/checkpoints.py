@@ -8,6 +8,7 @@ __all__ = ['Checkpoint', 'is_empty_camera', 'checkpoint_class', 'weights_file', 
            'checkpoint_wishes']
 
 # %% ../../nbs/policies/checkpoints.ipynb #1633b296
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -101,9 +102,14 @@ def _fetch(source: str, patterns: tuple[str, ...]) -> Path:
         raise PolicyLoadError(f"policy={source!r}: a checkpoint on the hub is written 'hub:user/repo' or 'hub:user/repo@revision'")
     from huggingface_hub import snapshot_download
 
+    def fetch(only_cache: bool) -> Path:
+        return Path(snapshot_download(parts["repo"], revision=parts["revision"], allow_patterns=list(patterns), local_files_only=only_cache))
+
     try:
-        return Path(snapshot_download(parts["repo"], revision=parts["revision"], allow_patterns=list(patterns)))
+        return fetch(only_cache=False)
     except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError, ValueError):          # the hub is out of reach, but the repository may have been fetched before
+            return fetch(only_cache=True)
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise PolicyLoadError(
             f"{source} can't be fetched from the hub ({type(error).__name__}: {lines[0]}). Is the name right, is this machine online, and is a private repository's "
