@@ -9,12 +9,15 @@ __all__ = ['preprocess_observation', 'add_envs_task', 'check_env_attributes_and_
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .answers import TEXT_NAMES
 from .base import TaskInfo
+
+if TYPE_CHECKING:
+    import torch
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ def _is_image(value: Any) -> bool:
     return value.shape[-1] in (1, 3, 4) and value.shape[-1] < min(value.shape[1:3])
 
 
-def _tensor(value: Any, name: str):
+def _tensor(value: Any, name: str) -> "torch.Tensor":
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -88,7 +91,7 @@ def _tensor(value: Any, name: str):
     return torch.from_numpy(value)
 
 
-def _image_tensor(images: Any, name: str):
+def _image_tensor(images: Any, name: str) -> "torch.Tensor":
     import torch
 
     images = _tensor(images, name)
@@ -101,7 +104,7 @@ def _image_tensor(images: Any, name: str):
     return images.permute(0, 3, 1, 2).contiguous().to(torch.float32).div_(255)
 
 
-def _float_tensor(value: Any, name: str):
+def _float_tensor(value: Any, name: str) -> "torch.Tensor":
     import torch
 
     if isinstance(value, Mapping):
@@ -138,7 +141,7 @@ def add_envs_task(env: Any, observation: dict[str, Any]) -> dict[str, Any]:
     return observation
 
 
-def _attribute(env: Any, name: str) -> list | None:
+def _attribute(env: Any, name: str) -> list[Any] | None:
     """The attribute of every environment of a vector, or of a single one; None where there is none."""
     try:
         if hasattr(env, "num_envs"):
@@ -204,5 +207,5 @@ class ProcessorPipeline:
         return f"ProcessorPipeline({', '.join(map(_step_name, self.steps))})"
 
 
-def _step_name(step: Callable) -> str:
+def _step_name(step: Callable[..., Any]) -> str:
     return getattr(step, "__name__", type(step).__name__)

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from .answers import given_instruction, own_info
-from .base import EnvFactory, TaskInfo
+from .base import EnvFactory, TaskInfo, import_path
 from .config import EnvConfig
 from .transport import ObservationLayout
 from .workers import LocalWorker, Worker, WorkerFault, WorkerPool, preload_modules
@@ -49,21 +49,6 @@ class _LazyWorkers:
     def lose_workers(self) -> None:
         """Called by the pool: the workers belong to another environment now."""
         self._forget()
-
-    def _describe(self) -> dict[str, Any]:
-        """Spaces and metadata of a single environment, without a simulator where its class is `lazy`."""
-        if self._described is None:
-            first = self.factories[0]
-            if isinstance(first, EnvFactory) and first.lazy:
-                env = first()
-                self._described = {
-                    "observation_space": env.observation_space, "action_space": env.action_space, "metadata": dict(env.metadata),
-                    "render_mode": env.render_mode, "spec": env.spec,
-                }
-            else:
-                self._start()
-        assert self._described is not None
-        return self._described
 
     def _start(self) -> None:
         """Workers with the right environments in them."""
@@ -151,174 +136,95 @@ class _LazyWorkers:
         if getattr(self, "_workers", None):
             self.close()
 
-# %% ../../nbs/envs/vector.ipynb #92c15397
-HOW_TO_MAKE_ENVS = (
-    "Make it with make_env('my_benchmark', n_envs=8), or from a recipe that a worker process can follow: LazyVectorEnv(EnvFactory('my_module:make_env'), n_envs=8)."
-)
+# %% ../../nbs/envs/vector.ipynb #170f6285
+class _AskedEnvs(_LazyWorkers, gymnasium.vector.VectorEnv):
+    """Spaces, attributes, methods and pictures of environments in workers."""
+    autoreset_mode: AutoresetMode
 
-# %% ../../nbs/envs/vector.ipynb #2213e569
-class LazyVectorEnv(_LazyWorkers, gymnasium.vector.VectorEnv):
-    """Environments side by side, in worker processes that exist only while they are needed.
-
-    factories: an `EnvFactory` for all environments, or a sequence with one for each. An importable class or function is taken too.
-    n_envs: how many, where one factory is given.
-    use_async_envs: worker processes; False, or a single environment, steps in this process.
-    pool: shared workers; at most `pool.size` of them live. Default: a pool of its own.
-    task, env_config: what the environments are for, where that is known; the evaluation plans from it.
-    autoreset_mode: as in Gymnasium. NEXT_STEP resets an environment in the step after its episode has ended, SAME_STEP at once, DISABLED never.
-    reset_timeout_s, step_timeout_s: after these, `WorkerHung`.
-
-    Observations and information are copies: they do not change with the next step, and nothing of an environment's own is changed.
-    """
-
-    def __init__(
-        self, factories: EnvFactory | Callable[[], Any] | Sequence[EnvFactory | Callable[[], Any]], n_envs: int | None = None, *, use_async_envs: bool = True,
-        pool: WorkerPool | None = None, task: TaskInfo | None = None, env_config: Any = None,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, reset_timeout_s: float = 300.0, step_timeout_s: float = 60.0,
-    ):
-        if isinstance(factories, Sequence):
-            if n_envs not in (None, len(factories)):
-                raise ValueError(f"{len(factories)} factories make {len(factories)} environments, not n_envs={n_envs}; give one factory, or leave n_envs out")
-            factories = list(factories)
-        else:
-            factories = [factories] * (1 if n_envs is None else n_envs)
-        if not factories:
-            raise ValueError("a vector environment needs at least one environment; give n_envs of 1 or more")
-        count = len(factories)
-        self.use_async_envs = use_async_envs and count > 1
-        if pool is not None and (pool.size < count or pool.use_async_envs != self.use_async_envs):
-            raise ValueError(
-                f"a pool of {pool.size} {'processes' if pool.use_async_envs else 'local workers'} does not fit {count} environments "
-                f"with use_async_envs={self.use_async_envs}; make it with WorkerPool({count}, use_async_envs={self.use_async_envs})"
-            )
-        super().__init__(
-            [self._sendable(factory) for factory in factories], pool or WorkerPool(count, self.use_async_envs), env_config, reset_timeout_s, step_timeout_s,
-        )
-        self.task = task
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.latest_infos: list[dict[str, Any]] = [{} for _ in range(count)]      # of each environment, as it gave it
-        self._instructions: list[str | None] = [None] * count                       # of the present episodes, where the environment gives one
-        self._layout: tuple[Any, ObservationLayout | None] = (None, None)
-
-    def _sendable(self, factory: EnvFactory | Callable[[], Any]) -> EnvFactory | Callable[[], Any]:
-        if isinstance(factory, EnvFactory) and self.use_async_envs and factory.target.partition(":")[0] == "__main__":
-            raise ValueError(
-                f"{factory.target} lives in this process only, where no worker can import it; move it to a module (my_module.py) and use "
-                "EnvFactory('my_module:make_env'), or use use_async_envs=False, which needs no workers"
-            )
-        if isinstance(factory, EnvFactory) or (callable(factory) and not self.use_async_envs):
-            return factory
-        if not callable(factory):
-            raise TypeError(f"{factory!r} does not make environments; give an EnvFactory, or an importable class or function")
-        return EnvFactory(factory)         # ValueError, with the way out, for what no worker can import
-
-    # what is known without, or with, a simulator
+    def _describe(self) -> dict[str, Any]:
+        """Spaces and metadata of a single environment, without a simulator where its class is `lazy`."""
+        if self._described is None:
+            first = self.factories[0]
+            if isinstance(first, EnvFactory) and first.lazy:
+                env = first()
+                self._described = {
+                    "observation_space": env.observation_space, "action_space": env.action_space, "metadata": dict(env.metadata),
+                    "render_mode": env.render_mode, "spec": env.spec,
+                }
+            else:
+                self._start()
+        assert self._described is not None
+        return self._described
 
     @property
-    def single_observation_space(self):
-        return self._describe()["observation_space"]
+    def single_observation_space(self) -> gymnasium.Space[Any]:  # type: ignore[override]
+        space: gymnasium.Space[Any] = self._describe()["observation_space"]
+        return space
 
     @property
-    def single_action_space(self):
-        return self._describe()["action_space"]
+    def single_action_space(self) -> gymnasium.Space[Any]:  # type: ignore[override]
+        space: gymnasium.Space[Any] = self._describe()["action_space"]
+        return space
 
     @property
-    def observation_space(self):
+    def observation_space(self) -> gymnasium.Space[Any]:  # type: ignore[override]
         return batch_space(self.single_observation_space, self.num_envs)
 
     @property
-    def action_space(self):
+    def action_space(self) -> gymnasium.Space[Any]:  # type: ignore[override]
         return batch_space(self.single_action_space, self.num_envs)
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
         """Of a single environment, with `autoreset_mode`."""
-        return self._describe()["metadata"] | {"autoreset_mode": self.autoreset_mode}
+        metadata: dict[str, Any] = self._describe()["metadata"]
+        return metadata | {"autoreset_mode": self.autoreset_mode}
 
     @property
-    def render_mode(self) -> str | None:
-        return self._describe()["render_mode"]
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        mode: str | None = self._describe()["render_mode"]
+        return mode
 
     @property
-    def spec(self):
+    def spec(self) -> Any:  # type: ignore[override]
         return self._describe()["spec"]
 
-    # the Gymnasium interface
+    def render(self) -> tuple[np.ndarray, ...]:
+        """A picture of each environment, (H, W, 3)."""
+        return tuple(self._ask("render", [()] * self.num_envs, self.step_timeout_s))
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes. seed: an int s gives environment i the seed s + i; a list gives one each.
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The method `name` of each environment, called; an attribute that is not a method is returned as it is."""
+        return tuple(self._ask("call", [(name, args, kwargs)] * self.num_envs, self.reset_timeout_s))
 
-        options: passed to every environment; a list gives one each. `reset_mask`, (n_envs,) of bool, in a dictionary that is given for all begins new
-        episodes only where it is True.
-        """
-        mask = np.ones(self.num_envs, dtype=bool)
-        if isinstance(options, Mapping):
-            mask = np.asarray(options.get("reset_mask", mask))
-            options = {name: value for name, value in options.items() if name != "reset_mask"}
-        each = [options or None] * self.num_envs if options is None or isinstance(options, Mapping) else list(options)
-        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            raise ValueError(f"reset_mask must be {self.num_envs} booleans with at least one True, got {mask!r}")
-        if seed is None or isinstance(seed, (int, np.integer)):
-            seeds = [None if seed is None else int(seed) + index for index in range(self.num_envs)]
-        else:
-            seeds = [None if one is None else int(one) for one in seed]
-        for what, values in (("seeds", seeds), ("options", each)):
-            if len(values) != self.num_envs:
-                raise ValueError(f"{self.num_envs} environments need {self.num_envs} {what}, got {len(values)}")
-        self._start()
-        if not (mask | self._episodes).all():
-            raise ValueError(f"environments {np.flatnonzero(~(mask | self._episodes)).tolist()} have no episode yet; the first reset must include them")
-        which = np.flatnonzero(mask)
-        infos: dict[str, Any] = {}
-        for index, info in zip(which, self._ask("reset", [(seeds[index], each[index]) for index in which], self.reset_timeout_s, which)):
-            infos = self._take(infos, info, index, begins=True)
-        self._episodes[which], self._ended[which] = True, False
-        return self._batch(), infos
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The attribute of each environment. AttributeError where there is none; the workers live on."""
+        return tuple(self._ask("get_attr", [(name,)] * self.num_envs, self.step_timeout_s))
 
-    def step(self, actions: Any, mask: Any = None, autoreset: bool = True) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every environment: observations, rewards (n_envs,), terminated, truncated, infos.
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set the attribute of each environment: one value for all, or a list or tuple with one each."""
+        if not isinstance(values, (list, tuple)):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise ValueError(f"{self.num_envs} environments need {self.num_envs} values of {name!r}, got {len(values)}")
+        self._ask("set_attr", [(name, value) for value in values], self.step_timeout_s)
 
-        mask: (n_envs,) of bool; environments where it is False rest: they repeat their observation, with reward 0 and no flag.
-        autoreset: False leaves an episode that ends as it is, whatever the mode; the next step of that environment begins a new one, unless the mode is DISABLED.
-        """
-        if not self._episodes.all():
-            missing = np.flatnonzero(~self._episodes).tolist()
-            raise RuntimeError(f"environments {missing} have no episode to step; call reset() first (also after their workers were given to another environment)")
-        active = np.ones(self.num_envs, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
-        if self.autoreset_mode == AutoresetMode.DISABLED and (active & self._ended).any():
-            ended = np.flatnonzero(active & self._ended).tolist()
-            raise RuntimeError(f"the episodes of environments {ended} have ended; begin new ones with reset(options={{'reset_mask': …}}), or mask them")
-        actions = list(iterate(self.action_space, actions))
-        if len(actions) != self.num_envs:
-            raise ValueError(f"{self.num_envs} environments need {self.num_envs} actions, got {len(actions)}")
-        begin = active & self._ended
-        which = np.flatnonzero(active)
-        with self._in_order():
-            for index in which:
-                if begin[index]:
-                    self._workers[index].send("reset", None, None)
-                else:
-                    self._workers[index].send("step", actions[index])
-            answers = self._collect(self.reset_timeout_s if begin.any() else self.step_timeout_s, which)
-        rewards, infos = np.zeros(self.num_envs), {}
-        terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
-        for index, answer in zip(which, answers):
-            last: dict[str, Any] = {}
-            if begin[index]:
-                info = answer
-            else:
-                rewards[index], terminated[index], truncated[index], info = answer
-            ended = terminated[index] or truncated[index]
-            if ended and autoreset and self.autoreset_mode == AutoresetMode.SAME_STEP:
-                last_info = self._own(info, index)
-                last = {"final_obs": deepcopy(self._seen(index)), "final_info": {name: value for name, value in last_info.items() if name != "scene"}}
-                info = self._ask("reset", [(None, None)], self.reset_timeout_s, [index])[0]
-                begin[index], ended = True, False
-            self._ended[index] = ended
-            infos = self._take(infos, info, index, last, begins=begin[index], is_final=ended)
-        return self._batch(), rewards, terminated, truncated, infos
+    def close_extras(self, **kwargs: Any) -> None:
+        self.close()
+
+# %% ../../nbs/envs/vector.ipynb #85c40571
+class _KeptAnswers(_AskedEnvs):
+    """Takes the answers of environments, and keeps them."""
+    task: TaskInfo | None
+
+    def __init__(
+        self, factories: list[EnvFactory | Callable[[], Any]], pool: WorkerPool, task: TaskInfo | None, env_config: Any, reset_timeout_s: float, step_timeout_s: float,
+    ):
+        super().__init__(factories, pool, env_config, reset_timeout_s, step_timeout_s)
+        self.task = task
+        self.latest_infos: list[dict[str, Any]] = [{} for _ in factories]            # of each environment, as it gave it
+        self._instructions: list[str | None] = [None for _ in factories]             # of the present episodes, where the environment gives one
+        self._layout: tuple[Any, ObservationLayout | None] = (None, None)
 
     def _own(self, info: dict[str, Any], index: int) -> dict[str, Any]:
         """A worker process sends a copy; an environment in this process may go on changing its own."""
@@ -366,30 +272,143 @@ class LazyVectorEnv(_LazyWorkers, gymnasium.vector.VectorEnv):
 
     def _batch(self) -> Any:
         space = self.single_observation_space
-        return concatenate(space, self._observations, create_empty_array(space, self.num_envs))
+        out: Any = create_empty_array(space, self.num_envs)
+        return concatenate(space, self._observations, out)
 
-    def render(self) -> tuple[np.ndarray, ...]:
-        """A picture of each environment, (H, W, 3)."""
-        return tuple(self._ask("render", [()] * self.num_envs, self.step_timeout_s))
+# %% ../../nbs/envs/vector.ipynb #92c15397
+HOW_TO_MAKE_ENVS = (
+    "Make it with make_env('my_benchmark', n_envs=8), or from a recipe that a worker process can follow: LazyVectorEnv(EnvFactory('my_module:make_env'), n_envs=8)."
+)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The method `name` of each environment, called; an attribute that is not a method is returned as it is."""
-        return tuple(self._ask("call", [(name, args, kwargs)] * self.num_envs, self.reset_timeout_s))
+# %% ../../nbs/envs/vector.ipynb #3497b3de
+class LazyVectorEnv(_KeptAnswers):
+    """Environments side by side, in worker processes that exist only while they are needed.
 
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """The attribute of each environment. AttributeError where there is none; the workers live on."""
-        return tuple(self._ask("get_attr", [(name,)] * self.num_envs, self.step_timeout_s))
+    factories: an `EnvFactory` for all environments, or a sequence with one for each. An importable class or function is taken too.
+    n_envs: how many, where one factory is given.
+    use_async_envs: worker processes; False, or a single environment, steps in this process.
+    pool: shared workers; at most `pool.size` of them live. Default: a pool of its own.
+    task, env_config: what the environments are for, where that is known; the evaluation plans from it.
+    autoreset_mode: as in Gymnasium. NEXT_STEP resets an environment in the step after its episode has ended, SAME_STEP at once, DISABLED never.
+    reset_timeout_s, step_timeout_s: after these, `WorkerHung`.
 
-    def set_attr(self, name: str, values: Any) -> None:
-        """Set the attribute of each environment: one value for all, or a list or tuple with one each."""
-        if not isinstance(values, (list, tuple)):
-            values = [values] * self.num_envs
-        if len(values) != self.num_envs:
-            raise ValueError(f"{self.num_envs} environments need {self.num_envs} values of {name!r}, got {len(values)}")
-        self._ask("set_attr", [(name, value) for value in values], self.step_timeout_s)
+    Observations and information are copies: they do not change with the next step, and nothing of an environment's own is changed.
+    """
 
-    def close_extras(self, **kwargs: Any) -> None:
-        self.close()
+    def __init__(
+        self, factories: EnvFactory | Callable[[], Any] | Sequence[EnvFactory | Callable[[], Any]], n_envs: int | None = None, *, use_async_envs: bool = True,
+        pool: WorkerPool | None = None, task: TaskInfo | None = None, env_config: Any = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, reset_timeout_s: float = 300.0, step_timeout_s: float = 60.0,
+    ):
+        if isinstance(factories, Sequence):
+            if n_envs not in (None, len(factories)):
+                raise ValueError(f"{len(factories)} factories make {len(factories)} environments, not n_envs={n_envs}; give one factory, or leave n_envs out")
+            factories = list(factories)
+        else:
+            factories = [factories] * (1 if n_envs is None else n_envs)
+        if not factories:
+            raise ValueError("a vector environment needs at least one environment; give n_envs of 1 or more")
+        count = len(factories)
+        self.use_async_envs = use_async_envs and count > 1
+        if pool is not None and (pool.size < count or pool.use_async_envs != self.use_async_envs):
+            raise ValueError(
+                f"a pool of {pool.size} {'processes' if pool.use_async_envs else 'local workers'} does not fit {count} environments "
+                f"with use_async_envs={self.use_async_envs}; make it with WorkerPool({count}, use_async_envs={self.use_async_envs})"
+            )
+        super().__init__(
+            [self._sendable(factory) for factory in factories], pool or WorkerPool(count, self.use_async_envs), task, env_config, reset_timeout_s, step_timeout_s,
+        )
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+
+    def _sendable(self, factory: EnvFactory | Callable[[], Any]) -> EnvFactory | Callable[[], Any]:
+        if isinstance(factory, EnvFactory) and self.use_async_envs and factory.target.partition(":")[0] == "__main__":
+            raise ValueError(
+                f"{factory.target} lives in this process only, where no worker can import it; move it to a module (my_module.py) and use "
+                "EnvFactory('my_module:make_env'), or use use_async_envs=False, which needs no workers"
+            )
+        if isinstance(factory, EnvFactory) or (callable(factory) and not self.use_async_envs):
+            return factory
+        if not callable(factory):
+            raise TypeError(f"{factory!r} does not make environments; give an EnvFactory, or an importable class or function")
+        return EnvFactory(import_path(factory))         # ValueError, with the way out, for what no worker can import
+
+    # the Gymnasium interface
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin episodes. seed: an int s gives environment i the seed s + i; a list gives one each.
+
+        options: passed to every environment; a list gives one each. `reset_mask`, (n_envs,) of bool, in a dictionary that is given for all begins new
+        episodes only where it is True.
+        """
+        mask = np.ones(self.num_envs, dtype=bool)
+        if isinstance(options, Mapping):
+            mask = np.asarray(options.get("reset_mask", mask))
+            options = {name: value for name, value in options.items() if name != "reset_mask"}
+        each = [options or None] * self.num_envs if options is None or isinstance(options, Mapping) else list(options)
+        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
+            raise ValueError(f"reset_mask must be {self.num_envs} booleans with at least one True, got {mask!r}")
+        if seed is None or isinstance(seed, (int, np.integer)):
+            seeds = [None if seed is None else int(seed) + index for index in range(self.num_envs)]
+        else:
+            seeds = [None if one is None else int(one) for one in seed]
+        for what, values in (("seeds", seeds), ("options", each)):
+            if len(values) != self.num_envs:
+                raise ValueError(f"{self.num_envs} environments need {self.num_envs} {what}, got {len(values)}")
+        self._start()
+        if not (mask | self._episodes).all():
+            raise ValueError(f"environments {np.flatnonzero(~(mask | self._episodes)).tolist()} have no episode yet; the first reset must include them")
+        which = np.flatnonzero(mask).tolist()
+        infos: dict[str, Any] = {}
+        for index, info in zip(which, self._ask("reset", [(seeds[index], each[index]) for index in which], self.reset_timeout_s, which), strict=True):
+            infos = self._take(infos, info, index, begins=True)
+        self._episodes[which], self._ended[which] = True, False
+        return self._batch(), infos
+
+    def step(self, actions: Any, mask: Any = None, autoreset: bool = True) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every environment: observations, rewards (n_envs,), terminated, truncated, infos.
+
+        mask: (n_envs,) of bool; environments where it is False rest: they repeat their observation, with reward 0 and no flag.
+        autoreset: False leaves an episode that ends as it is, whatever the mode; the next step of that environment begins a new one, unless the mode is DISABLED.
+        """
+        if not self._episodes.all():
+            missing = np.flatnonzero(~self._episodes).tolist()
+            raise RuntimeError(f"environments {missing} have no episode to step; call reset() first (also after their workers were given to another environment)")
+        active = np.ones(self.num_envs, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+        if self.autoreset_mode == AutoresetMode.DISABLED and (active & self._ended).any():
+            over = np.flatnonzero(active & self._ended).tolist()
+            raise RuntimeError(f"the episodes of environments {over} have ended; begin new ones with reset(options={{'reset_mask': …}}), or mask them")
+        each = list(iterate(self.action_space, actions))
+        if len(each) != self.num_envs:
+            raise ValueError(f"{self.num_envs} environments need {self.num_envs} actions, got {len(each)}")
+        begin = active & self._ended
+        which = np.flatnonzero(active).tolist()
+        with self._in_order():
+            for index in which:
+                if begin[index]:
+                    self._workers[index].send("reset", None, None)
+                else:
+                    self._workers[index].send("step", each[index])
+            answers = self._collect(self.reset_timeout_s if begin.any() else self.step_timeout_s, which)
+        infos: dict[str, Any] = {}
+        rewards = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
+        for index, answer in zip(which, answers, strict=True):
+            last: dict[str, Any] = {}
+            if begin[index]:
+                info = answer
+            else:
+                rewards[index], terminated[index], truncated[index], info = answer
+            ended = bool(terminated[index] or truncated[index])
+            if ended and autoreset and self.autoreset_mode == AutoresetMode.SAME_STEP:
+                last_info = self._own(info, index)
+                last = {"final_obs": deepcopy(self._seen(index)), "final_info": {name: value for name, value in last_info.items() if name != "scene"}}
+                info = self._ask("reset", [(None, None)], self.reset_timeout_s, [index])[0]
+                begin[index], ended = True, False
+            self._ended[index] = ended
+            infos = self._take(infos, info, index, last, begins=bool(begin[index]), is_final=ended)
+        return self._batch(), rewards, terminated, truncated, infos
 
     def __repr__(self) -> str:
         what = f"{self.task.suite}/{self.task.task_id} {self.task.name!r}" if self.task else str(self.factories[0])

@@ -42,6 +42,9 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
     policy = make_policy(policy, env.env_config)
     if policy.needs_privileged and env.env_config is not None and not env.env_config.privileged:
         raise ValueError(f"policy {policy.name!r} reads the simulator's ground truth; make the environments with make_env(…, privileged=True)")
+    if env.env_config is not None:
+        policy.check_env(env.env_config)
+    policy.check_tasks([env.task] if env.task is not None else [])
     batcher = make_batcher(policy, env.env_config)
     observation, episodes = _begin_episodes(env, seeds)
     reports = [EpisodeSuccess(info) for info in env.latest_infos]
@@ -111,14 +114,14 @@ def _expect_vector_env(env: Any) -> None:
         raise TypeError(f"env must be a LazyVectorEnv, not {type(env).__name__}.{hint} {HOW_TO_MAKE_ENVS}")
 
 
-def _rows(observation: Any, slots: Sequence[int]) -> list:
+def _rows(observation: Any, slots: Sequence[int]) -> list[Any]:
     """The rows of a batched observation."""
-    def row(tree, index):
+    def row(tree: Any, index: int) -> Any:
         return {key: row(value, index) for key, value in tree.items()} if isinstance(tree, dict) else tree[index]
     return [row(observation, index) for index in slots]
 
 # %% ../../nbs/evaluation/rollout.ipynb #90cb93ca
-def _as_policy(policy: Any, env_config: Any, preprocessor: Callable | None, postprocessor: Callable | None) -> Policy:
+def _as_policy(policy: Any, env_config: Any, preprocessor: Callable[[Any], Any] | None, postprocessor: Callable[[Any], Any] | None) -> Policy:
     if preprocessor is None and postprocessor is None:
         return make_policy(policy, env_config)
     if isinstance(policy, (Policy, str)):
@@ -129,10 +132,10 @@ def _as_policy(policy: Any, env_config: Any, preprocessor: Callable | None, post
 def eval_policy_all(
     envs: dict[str, dict[int, Any]],
     policy: Any,
-    env_preprocessor: Callable | None = None,
-    env_postprocessor: Callable | None = None,
-    preprocessor: Callable | None = None,
-    postprocessor: Callable | None = None,
+    env_preprocessor: Callable[[Any], Any] | None = None,
+    env_postprocessor: Callable[[Any], Any] | None = None,
+    preprocessor: Callable[[Any], Any] | None = None,
+    postprocessor: Callable[[Any], Any] | None = None,
     n_episodes: int = 50,
     *,
     max_episodes_rendered: int = 0,
@@ -178,8 +181,8 @@ def eval_policy_all(
         _log.warning("%s", warning)
     rule = config.render_rule
 
-    def video_path_of(spec):
-        return Path(videos_dir) / video_name(spec.suite, spec.task_id, spec.episode_index) if rule.wanted(spec) else None
+    def video_path_of(spec: EpisodeSpec) -> Path | None:
+        return Path(videos_dir) / video_name(spec.suite, spec.task_id, spec.episode_index) if videos_dir is not None and rule.wanted(spec) else None
 
     runner = make_runner(benchmark, policy, config, video_path_of=video_path_of, processors=(env_preprocessor, env_postprocessor))
     records = sorted(runner.run(), key=lambda record: record.key)
@@ -191,7 +194,7 @@ def eval_policy_all(
         _log.warning("%s", silent)
     return info | ({"episodes": [record.to_json() for record in judged_records(records, benchmark.reports_success)]} if return_episode_data else {})
 
-
+# %% ../../nbs/evaluation/rollout.ipynb #35352139
 def eval_policy(
     env: Any,
     policy: Any,
@@ -201,10 +204,10 @@ def eval_policy(
     return_episode_data: bool = False,
     start_seed: int | None = None,
     *,
-    env_preprocessor: Callable | None = None,
-    env_postprocessor: Callable | None = None,
-    preprocessor: Callable | None = None,
-    postprocessor: Callable | None = None,
+    env_preprocessor: Callable[[Any], Any] | None = None,
+    env_postprocessor: Callable[[Any], Any] | None = None,
+    preprocessor: Callable[[Any], Any] | None = None,
+    postprocessor: Callable[[Any], Any] | None = None,
     config: EvalConfig | None = None,
 ) -> dict[str, Any]:
     """Evaluate on one `LazyVectorEnv`; arguments as in `eval_policy_all`.
