@@ -101,7 +101,8 @@ def _image_tensor(images: Any, name: str) -> "torch.Tensor":
         images = images[None]
     if images.ndim != 4 or images.shape[-1] >= min(images.shape[1:3]):
         raise ValueError(f"images must be (batch, height, width, channels), channels last; {name!r} has the shape {tuple(images.shape)}")
-    return images.permute(0, 3, 1, 2).contiguous().to(torch.float32).div_(255)
+    scaled: torch.Tensor = images.permute(0, 3, 1, 2).contiguous().to(torch.float32).div_(255)
+    return scaled
 
 
 def _float_tensor(value: Any, name: str) -> "torch.Tensor":

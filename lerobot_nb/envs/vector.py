@@ -18,7 +18,6 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from .answers import given_instruction, own_info
 from .base import EnvFactory, TaskInfo, import_path
-from .config import EnvConfig
 from .transport import ObservationLayout
 from .workers import LocalWorker, Worker, WorkerFault, WorkerPool, preload_modules
 
@@ -79,9 +78,9 @@ class _LazyWorkers:
             raise
 
     def _send_all(self, command: str) -> None:
-        if isinstance(self.env_config, EnvConfig) and self.pool.use_async_envs:
-            self.env_config.check_workers()
         if self.env_config is not None:
+            if self.pool.use_async_envs and hasattr(self.env_config, "check_workers"):
+                self.env_config.check_workers()
             preload_modules(self.env_config.preload)
         self._workers = self.pool.lend(self, self.num_envs) or []
         self.closed = False

@@ -8,6 +8,7 @@ __all__ = ['engine_steps_per_s', 'in_turns', 'bare_metaworld_steps_per_s', 'asyn
 
 # %% ../../nbs/evaluation/speed.ipynb #9f3220e2
 import argparse
+import functools
 import contextlib
 import json
 import multiprocessing
@@ -15,7 +16,7 @@ import queue
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..envs.arguments import ArgumentParser
 from .benchmark import Benchmark, make_benchmark, make_runner
 from .config import EvalConfig
 from .runner import Runner
-from ..policies.base import Policy, make_policy
+from ..policies.base import Episode, Policy, make_policy
 
 # %% ../../nbs/evaluation/speed.ipynb #f289e46c
 def engine_steps_per_s(env_config: Any, policy: Policy, config: EvalConfig, placement: str) -> dict[str, float]:
@@ -71,7 +72,7 @@ def _bare_metaworld(task: str, seeds: list[int], ready: Any, go: Any, results: A
     env.set_task(benchmark.train_tasks[0])
     env.seeded_rand_vec, env._freeze_rand_vec = True, False
 
-    def episode(seed):
+    def episode(seed: int) -> int:
         env.seed(seed)
         observation, _ = env.reset(seed=seed)
         policy, n_steps = ENV_POLICY_MAP[task](), 0
@@ -100,7 +101,7 @@ def bare_metaworld_steps_per_s(task: str, n_episodes: int, n_processes: int) -> 
     for _ in processes:
         ready.acquire()
     go.set()
-    steps_per_s = sum(results.get() for _ in processes)        # each its own rate: no process waits for the slower one
+    steps_per_s = sum(float(results.get()) for _ in processes)        # each its own rate: no process waits for the slower one
     for process in processes:
         process.join()
     return steps_per_s
@@ -112,14 +113,13 @@ class _MakeEnv:
     def __init__(self, factory: Any):
         self.factory = factory
 
-    def __call__(self):
+    def __call__(self) -> Any:
         return self.factory()
 
 
 def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> float:
     """Steps per second of `gymnasium.vector.AsyncVectorEnv` with the same environment and the same policy in the driver."""
     from lerobot_nb.envs.base import EpisodeSpec
-    from lerobot_nb.policies.base import Episode
 
     task = env_config.tasks()[0]
     policy = make_policy("expert", env_config)
@@ -136,7 +136,7 @@ def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> 
         observation, _, terminated, truncated, _ = env.step(actions)
         count += int((~ended).sum())                       # the step after an episode's end only resets
         ended = terminated | truncated
-        for slot in np.flatnonzero(ended):
+        for slot in np.flatnonzero(ended).tolist():
             policy.end_episode(slot)
             policy.begin_episode(slot, episodes[slot])
     elapsed = time.perf_counter() - began
@@ -152,7 +152,10 @@ def metaworld_speed(task: str = "push-v3", n_episodes: int = 300, repeats: int =
     from lerobot_nb.envs.config import make_env_config
 
     env_config = make_env_config("metaworld", task=task, obs_type="state", render_mode=None, privileged=True)
-    expert = lambda: make_policy("expert", env_config)
+
+    def expert() -> Policy:
+        return make_policy("expert", env_config)
+
     found = in_turns({
         "bare_loops": lambda: bare_metaworld_steps_per_s(task, n_episodes, cores),
         "worker": lambda: engine_steps_per_s(env_config, expert(), EvalConfig(n_episodes, batch_size=cores), "worker")["steps_per_s"],
@@ -172,13 +175,13 @@ def waiting_env(step_s: float = 0.001, reset_s: float = 0.02, shortest: int = 10
         observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float64)
         action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 
-        def reset(self, *, seed=None, options=None):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
             super().reset(seed=seed)
             time.sleep(reset_s)
             self.left = int(shortest * (longest / shortest) ** (self.np_random.random() ** 2))
             return np.zeros(4), {}
 
-        def step(self, action):
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
             time.sleep(step_s)
             self.left -= 1
             return np.zeros(4), 0.0, self.left == 0, False, {}
@@ -194,7 +197,7 @@ def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 4) -> dict
     """
     from lerobot_nb.envs.base import EnvFactory, TaskInfo
 
-    def run(config, **kwargs):
+    def run(config: EvalConfig, **kwargs: float) -> dict[str, float]:
         task, factory = TaskInfo("waiting", 0, "waiting", ""), EnvFactory("lerobot_nb.evaluation.speed:waiting_env", kwargs)
         return _in_the_middle(make_runner(Benchmark("waiting", (task,), {("waiting", 0): factory}), make_policy("random"), config, placement="driver"))
 
@@ -240,12 +243,12 @@ class RandomChunks(Policy):
 
     def __init__(self, k: int = 1):
         self.k = self.n_action_steps = k
-        self._generators: dict[int, tuple] = {}
+        self._generators: dict[int, tuple[np.random.Generator, Any]] = {}
 
-    def begin_episode(self, slot, episode):
+    def begin_episode(self, slot: int, episode: Episode) -> None:
         self._generators[slot] = episode.numpy_generator(), episode.action_space
 
-    def predict(self, slots, batch):
+    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
         return np.stack([
             generator.uniform(space.low, space.high, (self.k, *space.shape)).astype(np.float32) for generator, space in (self._generators[slot] for slot in slots)
         ])
@@ -299,14 +302,14 @@ def _settle_libero(suite: str, task_id: int, n_steps: int, size: int, results: A
     results.put({"settle_s": max(0.0, seconds[10] - seconds[0])})
 
 
-def _in_new_process(function: Callable, *args) -> dict[str, float]:
+def _in_new_process(function: Callable[..., None], *args: Any) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     process = context.Process(target=function, args=(*args, results), daemon=True)
     process.start()
     while True:
         try:
-            found = results.get(timeout=1.0)
+            found: dict[str, float] = results.get(timeout=1.0)
             break
         except queue.Empty:
             if not process.is_alive():
@@ -326,25 +329,26 @@ def _engine_libero(suite: str, task_id: int, k: int, n_steps: int, size: int) ->
     record = next(iter(list(runner.run())))
     if record.error:
         raise RuntimeError(record.error)
-    return record.n_steps / (record.sim_s + record.policy_s)
+    return record.n_steps / ((record.sim_s or 0.0) + (record.policy_s or 0.0))
 
 
 def libero_speed(suite: str = "libero_spatial", task_id: int = 0, n_steps: int = 100, size: int = 256, repeats: int = 2) -> dict[str, float]:
     """Steps per second of one process with two cameras, and ratios to LIBERO's own environment, which renders at every step; start-up and resets left out."""
-    bare: list[dict] = []
+    bare: list[dict[str, float]] = []
 
-    def bare_loop():
+    def bare_loop() -> float:
         bare.append(_in_new_process(_bare_libero, suite, task_id, n_steps, size))
         return bare[-1]["bare"]
 
-    measurements = {"bare": bare_loop} | {f"k={k}": lambda k=k: _engine_libero(suite, task_id, k, n_steps, size) for k in (1, 10, 50)}
+    measurements: dict[str, Callable[[], float]] = {"bare": bare_loop}
+    measurements |= {f"k={k}": functools.partial(_engine_libero, suite, task_id, k, n_steps, size) for k in (1, 10, 50)}
     measurements["settle_s"] = lambda: _in_new_process(_settle_libero, suite, task_id, n_steps, size)["settle_s"]
     found = in_turns(measurements, repeats)
     found["bare_settle_s"] = statistics.median(one["bare_settle_s"] for one in bare)
     return found | {f"k={k} / bare": found[f"k={k}"] / found["bare"] for k in (1, 10, 50)} | {"settle / bare_settle": found["settle_s"] / found["bare_settle_s"]}
 
 # %% ../../nbs/evaluation/speed.ipynb #9d6687cd
-class _ForLerobot(gymnasium.Wrapper):  # type: ignore[type-arg]
+class _ForLerobot(gymnasium.Wrapper):
     """Meta-World's environment without the options that lerobot's rollout sends to `reset`."""
 
     def __init__(self, size: int, length: int):
@@ -394,7 +398,8 @@ def lerobot_speed(n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: 
         def their_rollout() -> float:
             before = time.perf_counter()
             done = rollout(vector, theirs, lambda batch: batch, lambda transition: transition, pre, post, seeds=list(range(n_envs)))
-            return n_envs * done["action"].shape[1] / (time.perf_counter() - before)
+            n_steps_done: int = done["action"].shape[1]
+            return n_envs * n_steps_done / (time.perf_counter() - before)
 
         def engine() -> float:
             config = EvalConfig(4 * n_envs + 2, batch_size=n_envs, n_spare=0)
@@ -416,7 +421,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--n_steps", type=int, default=argparse.SUPPRESS, help="steps a measurement (libero), or an episode (lerobot)")
     parser.add_argument("--repeats", type=int, default=argparse.SUPPRESS, help="how often each is measured, in turns (metaworld, libero, switch, lerobot)")
     options = vars(parser.parse_args(arguments))
-    measure = {"metaworld": metaworld_speed, "libero": libero_speed, "slots": slots_speed, "switch": task_switch_speed, "lerobot": lerobot_speed}[options.pop("what")]
+    measures: dict[str, Callable[..., dict[str, float]]] = {"metaworld": metaworld_speed, "libero": libero_speed, "slots": slots_speed, "switch": task_switch_speed, "lerobot": lerobot_speed}
+    measure = measures[options.pop("what")]
     try:
         found = measure(**options)
     except TypeError as error:
