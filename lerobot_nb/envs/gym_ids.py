@@ -7,7 +7,6 @@ __all__ = ['named_observation_space', 'named_observation', 'GymIdEnv', 'find_spe
 
 # %% ../../nbs/envs/gym_ids.ipynb #228f2ba8
 import functools
-import importlib
 import json
 import os
 import subprocess
@@ -22,7 +21,7 @@ import numpy as np
 from gymnasium import spaces
 
 from .answers import checked_observation, checked_reward, text_in
-from .base import EnvFactory, TaskInfo
+from .base import EnvFactory, TaskInfo, import_user_module, new_python
 from .success import read_success
 from .config import EnvConfig, select_task_ids, split_names
 
@@ -165,10 +164,7 @@ def find_spec(gym_id: str) -> Any:
 
 
 def _import_package(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"package_name={name!r}: no module {error.name!r} can be imported here; install it, start from its folder, or put its folder on PYTHONPATH") from error
+    import_user_module(name, f"package_name={name!r}")
 
 
 def _draws(spec: Any) -> bool:
@@ -204,10 +200,10 @@ def ask_new_process(gym_ids: tuple[str, ...], package_name: str | None, gym_kwar
 
     RuntimeError where the process gives no answer.
     """
-    code = "import json, sys; request = json.load(sys.stdin); sys.path[:] = request.pop('path'); from lerobot_nb.envs.gym_ids import tell_ids; tell_ids(**request)"
-    request = json.dumps({"path": sys.path, "gym_ids": gym_ids, "package_name": package_name, "gym_kwargs": json.loads(gym_kwargs)})
+    code = "import json, sys; from lerobot_nb.envs.gym_ids import tell_ids; tell_ids(**json.load(sys.stdin))"
+    request = json.dumps({"gym_ids": gym_ids, "package_name": package_name, "gym_kwargs": json.loads(gym_kwargs)})
     try:
-        done = subprocess.run([sys.executable, "-c", code], input=request, capture_output=True, text=True, timeout=timeout_s, env=os.environ | {"PYGAME_HIDE_SUPPORT_PROMPT": "1"})
+        done = subprocess.run(new_python(code), input=request, capture_output=True, text=True, timeout=timeout_s, env=os.environ | {"PYGAME_HIDE_SUPPORT_PROMPT": "1"})
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"a new process gave no answer about {', '.join(gym_ids)} within {timeout_s:g} s") from None
     lines = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from .base import new_python
 from .errors import LerobotNbError
 
 _logger = logging.getLogger(__name__)
@@ -201,11 +202,11 @@ def probe_gl(
     """Draws one frame in a process of its own; raises RenderingError with the cause if that does not work."""
     device_id, visible = os.environ.get("MUJOCO_EGL_DEVICE_ID"), os.environ.get("CUDA_VISIBLE_DEVICES")
     code = f"from lerobot_nb.envs.rendering import _probe; _probe({backend!r}, {device_id!r}, {visible!r})"
-    environment = {**os.environ, "MUJOCO_GL": backend, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {**os.environ, "MUJOCO_GL": backend}
     environment.pop("CUDA_VISIBLE_DEVICES", None)                        # so that CUDA numbers are the machine's own
     environment.pop("MUJOCO_EGL_DEVICE_ID", None)
     try:
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+        done = subprocess.run(new_python(code), env=environment, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         raise RenderingError(f"the first frame did not come within {timeout_s:g} s") from None
     lines = done.stdout.strip().splitlines()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import reduction
 from typing import Any
 
-from .base import resolve
+from .base import library_path, resolve
 from .errors import LerobotNbError
 from .host import HEARTBEAT, PICKLED, EnvHost, worker_main
 from .transport import ObservationLayout, SharedBlock
@@ -102,16 +102,18 @@ def _start(process, timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def _starting():
-    """Hide the main module from new processes, and let their numerical libraries use one thread each unless the user said otherwise."""
+    """Hide the main module from new processes, let their numerical libraries use one thread each unless the user said otherwise, and let the current folder come last."""
     main = sys.modules["__main__"]
     with _START_LOCK:
         hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
         main.__spec__ = None
-        added = [name for name in _THREAD_VARIABLES if name not in os.environ]
+        added = [name for name in (*_THREAD_VARIABLES, "PYTHONSAFEPATH") if name not in os.environ]
         os.environ.update(dict.fromkeys(added, "1"))
+        places, sys.path[:] = list(sys.path), library_path()
         try:
             yield
         finally:
+            sys.path[:] = places
             for name in added:
                 del os.environ[name]
             del main.__spec__
@@ -119,7 +121,7 @@ def _starting():
 
 # %% ../../nbs/envs/workers.ipynb #28bbb9cf
 HOST = "lerobot_nb.envs.host:EnvHost"
-_INHERITED = ("MUJOCO_GL", "LEROBOT_NB_GL", "MUJOCO_EGL_DEVICE_ID", "CUDA_VISIBLE_DEVICES", "LIBERO_CONFIG_PATH", "HF_HOME", "HF_HUB_OFFLINE", "PYTHONHASHSEED")
+_INHERITED = ("MUJOCO_GL", "LEROBOT_NB_GL", "MUJOCO_EGL_DEVICE_ID", "CUDA_VISIBLE_DEVICES", "LIBERO_CONFIG_PATH", "HF_HOME", "HF_HUB_OFFLINE", "PYTHONHASHSEED", "PYTHONSAFEPATH")
 
 
 class Worker:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..envs.errors import shown
 from .benchmark import choose_placement, config_of, env_or_config, make_benchmark
 from .config import EvalConfig
 from .plan import Plan
@@ -99,7 +100,7 @@ def evaluate(
     """
     config = EvalConfig() if config is None else config
     if not isinstance(config, EvalConfig):
-        raise TypeError(f"config must be an EvalConfig, such as EvalConfig(n_episodes=10); got {config!r}")
+        raise TypeError(f"config must be an EvalConfig, such as EvalConfig(n_episodes=10); got {shown(config)}")
     by_name, env = isinstance(env, str), env_or_config(env)
     policy_request = {"policy": policy, "kwargs": policy_kwargs or {}} if isinstance(policy, str) else None
     if by_name:                                                 # the user said nothing about observations: the policy may

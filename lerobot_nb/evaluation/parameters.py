@@ -63,7 +63,9 @@ class Parameter:
 
     def parse(self, text: str) -> Any:
         """The value that a text from a command line stands for; ValueError if it stands for none."""
-        if self.optional and text.lower() in ("none", "null", ""):
+        if not text.strip() and self.kind != "json":
+            raise ValueError(f"{self.name} is empty; leave it out{', or write None' if self.optional else ''}")
+        if self.optional and text.lower() in ("none", "null"):
             return None
         if self.kind == "bool":
             if text.lower() in ("true", "yes", "on", "1"):
@@ -122,6 +124,11 @@ class EvalParameters:
             setattr(self, parameter.name, parameter.check(getattr(self, parameter.name)))
         if self.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", self.device):
             raise ValueError(f"device={self.device!r} is not known; allowed are cpu, cuda, cuda:0 (and so on), mps, or None")
+        if self.render.strip().lower() == "none" and self.n_episodes_to_render:
+            n = self.n_episodes_to_render
+            raise ValueError(f"render='none' films nothing, and n_episodes_to_render={n} asks for videos; leave one of them out, or write render='first:{n}'")
+        if self.task is not None and not self.task.strip():
+            raise ValueError("task is empty; name a suite or a task, or leave it out (None) for a few quick ones")
         if self.resume and self.output_dir is None:
             raise ValueError("resume=True needs output_dir, the folder of the run to go on with")
 

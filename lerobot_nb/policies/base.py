@@ -19,7 +19,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo, import_path, resolve
-from ..envs.errors import LerobotNbError
+from ..envs.errors import LerobotNbError, shown
 
 # %% ../../nbs/policies/base.ipynb #4332a71f
 @dataclass
@@ -214,11 +214,11 @@ class AdaptedPolicy(Policy):
         chunks = callable(getattr(policy, "predict_action_chunk", None)) and not _keeps_history(policy)
         if not chunks and not callable(getattr(policy, "select_action", None)):
             raise TypeError(
-                f"{policy!r} can't be used as a policy: it needs predict_action_chunk(batch), select_action(batch), "
+                f"{shown(policy)} can't be used as a policy: it needs predict_action_chunk(batch), select_action(batch), "
                 "or to be a lerobot_nb Policy with predict(slots, batch)"
             )
         if not chunks and not callable(getattr(policy, "reset", None)):
-            raise TypeError(f"{policy!r} has select_action(batch) but no reset(); its state could leak from one episode into the next")
+            raise TypeError(f"{shown(policy)} has select_action(batch) but no reset(); its state could leak from one episode into the next")
         steps = n_action_steps or getattr(config, "n_action_steps", None) or getattr(policy, "n_action_steps", None) or 1
         if steps < 1:
             raise ValueError(f"n_action_steps must be at least 1, got {steps}")
