@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lerobot_nb.envs.base import EnvFactory, import_user_module, library_path, new_python, resolve
+from lerobot_nb.envs.base import EnvFactory, import_user_module, library_path, resolve
 from lerobot_nb.envs.errors import shown
 
 ROOT = Path(__file__).resolve().parent.parent
