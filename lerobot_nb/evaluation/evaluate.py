@@ -21,7 +21,7 @@ from .provenance import command_line, git_commit, machine, package_versions
 from .sessions import FinishedEpisodes, continued_manifest, finished_episodes, now, run_session
 from ..policies.base import make_policy, policy_wishes
 from ..results.eval_info import reports_success, upgrade_eval_info
-from ..results.outcomes import EpisodeTally
+from ..results.outcomes import EpisodeTally, RunStatus
 from ..results.records import EpisodeRecord, judged_records
 from ..results.run_folder import RunFolder, RunFolderError, new_run_path
 
@@ -69,7 +69,7 @@ class EvalRun:
     @property
     def exit_code(self) -> int:
         """0 for a finished run, 3 for one with too many errors, 130 for an interrupted one."""
-        return {"finished": 0, "stopped": 3}.get(self.status, 130)
+        return 0 if self.status == RunStatus.FINISHED else 3 if self.status == RunStatus.STOPPED else 130
 
 # %% ../../nbs/evaluation/evaluate.ipynb #32966ab1
 def evaluate(
@@ -123,7 +123,7 @@ def evaluate(
     try:
         env_config = benchmark.env_config
         manifest: dict[str, Any] = {
-            "status": "running", "reason": None, "started": now(), "ended": None, "command": command, "benchmark": benchmark.name,
+            "status": RunStatus.RUNNING, "reason": None, "started": now(), "ended": None, "command": command, "benchmark": benchmark.name,
             "env_config": env_config.to_dict() if env_config is not None else None, "protocol": benchmark.protocol(config),
             "plan": plan.identity(), "eval_config": config.to_dict(), "policy": policy.identity(), "policy_request": policy_request,
             "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),

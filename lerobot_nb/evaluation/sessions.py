@@ -22,7 +22,7 @@ from .interrupts import interrupts_ignored, log_file, os_error_of, signals_raise
 from .plan import Plan
 from ..policies.base import Policy
 from ..results.eval_info import build_eval_info, reports_success, unreported_warning, write_eval_info
-from ..results.outcomes import EpisodeTally
+from ..results.outcomes import EpisodeTally, RunStatus
 from ..results.records import EpisodeRecord, read_records
 from ..results.run_folder import RunFolder, RunFolderError
 
@@ -68,7 +68,7 @@ def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str,
     warnings = manifest["warnings"] + [f"resumed with other versions than it was started with: {one}" for one in changed]
     if manifest["policy_request"] is None and not manifest["policy"].get("weights_sha256"):
         warnings.append("the policy is a Python object without weights to compare: whether it is the one that the run was started with can't be told")
-    sessions = [session | {"status": "killed"} if session["status"] == "running" else session for session in old["sessions"]]
+    sessions = [session | {"status": RunStatus.KILLED} if session["status"] == RunStatus.RUNNING else session for session in old["sessions"]]
     return manifest | {"started": old["started"], "command": old["command"], "sessions": sessions, "warnings": warnings}
 
 
@@ -104,8 +104,8 @@ def _shortened(text: str) -> str:
 # %% ../../nbs/evaluation/sessions.ipynb #4f27bdb3
 @dataclass
 class SessionOutcome:
-    """status: "finished", or "stopped" (too many errors), with the reason."""
-    status: str
+    """status: FINISHED, or STOPPED (too many errors), with the reason."""
+    status: RunStatus
     reason: str | None
     eval_info: dict[str, Any]
 
@@ -134,13 +134,13 @@ def run_session(
         "placement": placement, "slots": runner.slots, "n_spare": runner.n_spare, "max_batch": runner.max_batch, "lock_step": policy.lock_step,
         "use_async_envs": config.use_async_envs,
     }
-    session = {"started": now(), "ended": None, "status": "running", "command": command, "times": None}
+    session = {"started": now(), "ended": None, "status": RunStatus.RUNNING, "command": command, "times": None}
     manifest["sessions"] = [*manifest["sessions"], session]
     folder.write_manifest(manifest)
     folder.eval_info_path.unlink(missing_ok=True)       # sums of an earlier session are no longer true; nobody shall read them if this one is killed
     delete_unrecorded_videos(folder)
 
-    status, reason = "interrupted", None
+    status, reason = RunStatus.INTERRUPTED, None
     with log_file(folder.log_path), signals_raise():
         for warning in manifest["warnings"]:
             _log.warning("%s", warning)
@@ -150,7 +150,7 @@ def run_session(
         )
         try:
             _run_episodes(runner, folder, finished, progress, f"{benchmark.name}, {policy.name}", manifest["warnings"])
-            status, reason = ("stopped", runner.stopped) if runner.stopped else ("finished", None)
+            status, reason = (RunStatus.STOPPED, runner.stopped) if runner.stopped else (RunStatus.FINISHED, None)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             _log.info("the run ends early: %s", reason, extra={"event": "stop"})        # the exception itself tells the caller
