@@ -236,6 +236,7 @@ def video_grid(
     records: Sequence[EpisodeRecord],     # one video each
     width: int = 240,                     # pixels of a video on the page
     most_bytes: int = 12_000_000,         # videos are put into the page until it holds this much; the others are linked
+    page_folder: str | os.PathLike[str] = ".",        # where the page will lie: links are relative to it
 ) -> str:
     """HTML with a player for each video, with its task, episode and outcome below it."""
     figures, n_bytes = [], 0
@@ -250,7 +251,7 @@ def video_grid(
             data = base64.b64encode(path.read_bytes()).decode()
             player = f'<video controls muted loop playsinline preload="metadata" width="{width}" src="data:video/mp4;base64,{data}"></video>'
         else:
-            player = f'<a href="{html.escape(path.as_posix())}">{html.escape(path.name)}</a> ({path.stat().st_size / 1e6:.1f} MB)'
+            player = f'<a href="{html.escape(Path(os.path.relpath(path, page_folder)).as_posix())}">{html.escape(path.name)}</a> ({path.stat().st_size / 1e6:.1f} MB)'
         figures.append(_figure(player, caption, width))
     return _grid(figures) if figures else "<i>no videos: nothing was rendered, or none were kept</i>"
 
@@ -403,10 +404,10 @@ class Report:
         """Rewards of all episodes, a matplotlib figure."""
         return reward_plot(self.eval_info)
 
-    def videos(self, most: int = 6, width: int = 240, most_bytes: int = 12_000_000):
-        """Players for up to `most` videos, failures first."""
+    def videos(self, most: int = 6, width: int = 240, most_bytes: int = 12_000_000, page_folder: str | os.PathLike[str] = "."):
+        """Players for up to `most` videos, failures first. Above `most_bytes` in all they are linked, relative to `page_folder`."""
         chosen = self._choose_videos(most)
-        return self._display(video_grid(self.folder, chosen, width, most_bytes), f"{_count(chosen)} in {self.files.videos}")
+        return self._display(video_grid(self.folder, chosen, width, most_bytes, page_folder), f"{_count(chosen)} in {self.files.videos}")
 
     def gallery(self, most: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")):
         """First and last pictures of up to `most` videos."""
