@@ -149,7 +149,7 @@ class GymIdEnv(gymnasium.Env):
         self.has_success = self.has_success or success is not None
         return info if success is None or type(info.get("is_success")) is bool else info | {"is_success": success}
 
-
+# %% ../../nbs/envs/gym_ids.ipynb #f909e5d8
 def find_spec(gym_id: str) -> Any:
     """The registered `EnvSpec` of an id; ValueError with Gymnasium's own hint where it is not known."""
     module, _, name = gym_id.rpartition(":")

@@ -143,7 +143,7 @@ def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> 
     env.close()
     return count / elapsed
 
-
+# %% ../../nbs/evaluation/speed.ipynb #75892236
 def metaworld_speed(task: str = "push-v3", n_episodes: int = 300, repeats: int = 3, cores: int = 2) -> dict[str, float]:
     """Steps per second and ratios of state evaluation with the scripted expert.
 
@@ -301,7 +301,7 @@ def _settle_libero(suite: str, task_id: int, n_steps: int, size: int, results: A
         env.close()
     results.put({"settle_s": max(0.0, seconds[10] - seconds[0])})
 
-
+# %% ../../nbs/evaluation/speed.ipynb #60153eee
 def _in_new_process(function: Callable[..., None], *args: Any) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
