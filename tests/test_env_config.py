@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lerobot_nb.envs.base import FeatureType, PolicyFeature, TaskInfo
-from lerobot_nb.envs.config import EnvConfig, env_config_class, env_to_policy_features, make_env_config, select_task_ids, split_ids, split_names
+from lerobot_nb.envs.config import EnvConfig, env_config_class, env_to_policy_features, make_env_config
+from lerobot_nb.envs.settings import select_task_ids, split_ids, split_names
 from lerobot_nb.envs.factory import make_env, make_env_pre_post_processors
 
 

@@ -29,7 +29,8 @@ def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") 
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     guess = f" Did you mean {near[0]!r}?" if near else ""
-    return ValueError(f"{what} {name!r} is not known.{guess} Known: {', '.join(known) or 'none'}." + (f" {hint}" if hint else ""))
+    more = f" and {len(known) - 60} more" if len(known) > 60 else ""
+    return ValueError(f"{what} {name!r} is not known.{guess} Known: {', '.join(known[:60]) or 'none'}{more}." + (f" {hint}" if hint else ""))
 
 # %% ../../nbs/envs/settings.ipynb #c4d1a4b8
 LARGEST_ID = 99_999                       # of a task, or of an initial state

@@ -6,30 +6,32 @@
 __all__ = ['Plan']
 
 # %% ../../nbs/evaluation/plan.ipynb #90af4503
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 from ..envs.base import EpisodeSpec, TaskInfo
+from ..envs.settings import Checked, Setting
 
 # %% ../../nbs/evaluation/plan.ipynb #0aec2a5b
+def _init_states(task: TaskInfo) -> Sequence[int]:
+    """The stored initial states that episodes begin from, one after the other."""
+    return range(task.n_init_states or 0) if task.init_state_ids is None else task.init_state_ids
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(metaclass=Checked):
     """`n_episodes` episodes of every task; episode i of each has the seed `seed + i`.
 
-    Where a task has stored initial states, episode i starts from state i, and from the first one again when they are used up.
+    Where a task has stored initial states, episode i starts from state i, or from the i-th of those that the task names, and from the first one again when they are used up.
     """
     tasks: tuple[TaskInfo, ...]
-    n_episodes: int
-    seed: int = 1000
+    n_episodes: Annotated[int, Setting(least=1)]
+    seed: Annotated[int, Setting(least=0)] = 1000
 
-    def __post_init__(self):
-        object.__setattr__(self, "tasks", tuple(self.tasks))
+    def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError("a plan needs at least one task")
-        for name, least in (("n_episodes", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if self.seed + self.n_episodes > 2**31:
             raise ValueError(f"seeds must stay below 2**31, but seed={self.seed} and n_episodes={self.n_episodes} reach {self.seed + self.n_episodes - 1}")
         keys = [(task.suite, task.task_id) for task in self.tasks]
@@ -46,20 +48,21 @@ class Plan:
 
     def spec(self, task_index: int, episode_index: int) -> EpisodeSpec:
         task = self.tasks[task_index]
-        init_state_id = episode_index % task.n_init_states if task.n_init_states else None
-        return EpisodeSpec(task.suite, task.task_id, episode_index, self.seed + episode_index, init_state_id)
+        states = _init_states(task)
+        return EpisodeSpec(task.suite, task.task_id, episode_index, self.seed + episode_index, states[episode_index % len(states)] if states else None)
 
     def warnings(self) -> list[str]:
         """What a reader of the numbers should know about the plan."""
-        repeats = sorted({task.n_init_states for task in self.tasks if task.n_init_states and task.n_init_states < self.n_episodes})
+        repeats = sorted({len(states) for task in self.tasks if 0 < len(states := _init_states(task)) < self.n_episodes})
         return [
-            f"{self.n_episodes} episodes a task, but only {count} init states: episodes {count} to {self.n_episodes - 1} start again from states 0 to "
-            f"{min(count, self.n_episodes - count) - 1}, with other seeds" for count in repeats
+            f"{self.n_episodes} episodes a task, but only {count} init states: from episode {count} to {self.n_episodes - 1} they start again from the first one on, with other seeds"
+            for count in repeats
         ]
 
-    def identity(self) -> dict:
+    def identity(self) -> dict[str, Any]:
         """Plain data; equal for equal plans."""
+        chosen = {"init_state_ids": [task.init_state_ids for task in self.tasks]} if any(task.init_state_ids for task in self.tasks) else {}
         return {
             "n_episodes": self.n_episodes, "seed": self.seed,
             "tasks": [[task.suite, task.task_id, task.name, task.max_episode_steps, task.n_init_states] for task in self.tasks],
-        }
+        } | chosen

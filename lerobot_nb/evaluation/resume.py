@@ -26,7 +26,7 @@ def load_request(folder: str | os.PathLike[str]) -> tuple[EnvConfig, str, dict[s
     if request is None or manifest.get("env_config") is None:
         what = "policy" if request is None else "environment"
         raise RunFolderError(f"{folder}: the {what} was a Python object, which a file can't hold; call evaluate(env, policy, config, output_dir={str(folder)!r}, resume=True)")
-    return EnvConfig.from_dict(manifest["env_config"]), request["policy"], request["kwargs"], EvalConfig(**manifest["eval_config"])
+    return EnvConfig.from_dict(manifest["env_config"]), request["policy"], request["kwargs"], EvalConfig.from_dict(manifest["eval_config"])
 
 # %% ../../nbs/evaluation/resume.ipynb #9451eaa9
 def resume_run(folder: str | os.PathLike[str], *, retry_errors: bool = False, progress: Any = None, **changes: Any) -> EvalRun:
