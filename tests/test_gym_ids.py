@@ -156,7 +156,7 @@ def test_several_ids_are_tasks_of_one_suite():
 
 
 @pytest.mark.parametrize(("kwargs", "message"), [
-    ({}, "gym_id"), ({"gym_id": "A-v0", "task": "B-v0"}, "different environments"), ({"gym_id": "A-v0", "obs_type": "state"}, "obs_type"),
+    ({}, "gym_id"), ({"gym_id": "A-v0", "task": "B-v0"}, "two names of one setting"), ({"gym_id": "A-v0", "obs_type": "state"}, "obs_type"),
     ({"gym_id": "A-v0", "observation_height": 64}, "gym_kwargs"), ({"gym_id": "A-v0", "task_description": {"B-v0": "x"}}, "B-v0"),
     ({"gym_id": "A-v0", "privileged": True}, "privileged"),
 ])

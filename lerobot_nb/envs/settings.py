@@ -245,10 +245,10 @@ def _word(kind: Any, setting: Setting) -> str:
         return describe(kind)
     if kind in (int, float):
         word = "a whole number" if kind is int else "a number"
-        if setting.least is not None and setting.most is not None:
+        if kind is float and setting.least is not None and setting.most is not None:
             return f"{word} between {setting.least:g} and {setting.most:.15g}"
-        limits = [f"{words} {limit:g}" for words, limit in (("of at least", setting.least), ("of more than", setting.above), ("of at most", setting.most)) if limit is not None]
-        return " ".join([word, *limits[:1], *(f"and {limit}" for limit in limits[1:])])
+        limits = [f"{words} {limit:.15g}" for words, limit in (("at least", setting.least), ("more than", setting.above), ("at most", setting.most)) if limit is not None]
+        return word + (" of " + " and ".join(limits) if limits else "")
     if origin is Literal:
         return "one of " + ", ".join(map(repr, inner))
     if origin in (list, Sequence, tuple):
