@@ -273,7 +273,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Everything that an evaluation needs, in the order in which it needs it. ValueError for a benchmark that is not known."""
     if benchmark is not None and benchmark not in BENCHMARKS:
-        from lerobot_nb.envs.config import unknown_name
+        from lerobot_nb.envs.settings import unknown_name
         raise unknown_name("benchmark", benchmark, BENCHMARKS)
     yield from _look_at_python()
     yield from _look_at_packages()

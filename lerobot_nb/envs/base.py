@@ -100,6 +100,7 @@ class TaskInfo:
     description: the text that a language-conditioned policy receives.
     max_episode_steps: control steps after which an episode is cut off; None where only the environment knows.
     n_init_states: stored initial states to choose from; None for tasks that are initialised by their seed alone.
+    init_state_ids: the stored initial states that episodes begin from, in this order; None: all of them, from the first one on.
     """
     suite: str
     task_id: int
@@ -107,6 +108,7 @@ class TaskInfo:
     description: str
     max_episode_steps: int | None = None
     n_init_states: int | None = None
+    init_state_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,8 @@ from gymnasium import spaces
 from .answers import checked_observation, checked_reward, text_in
 from .base import EnvFactory, TaskInfo, import_user_module, new_python
 from .success import read_success
-from .config import EnvConfig, select_task_ids, split_names
+from .config import EnvConfig, EpisodeLength, RenderMode, TaskNames, Text
+from .settings import Setting, checks_arguments, select_task_ids, split_names
 
 # %% ../../nbs/envs/gym_ids.ipynb #b1cc3b6c
 def named_observation_space(space: spaces.Space) -> spaces.Dict:
@@ -57,9 +58,10 @@ class GymIdEnv(gymnasium.Env):
         attribute `task_description`, `instruction` or `mission`), else the id.
     """
 
+    @checks_arguments
     def __init__(
-        self, gym_id: str, gym_kwargs: dict | None = None, render_mode: str | None = "rgb_array", episode_length: int | None = None,
-        task: str | None = None, task_description: str | None = None,
+        self, gym_id: str, gym_kwargs: dict[str, Any] | None = None, render_mode: RenderMode = "rgb_array", episode_length: EpisodeLength = None,
+        task: str | None = None, task_description: Text = None,
     ):
         options = dict(gym_kwargs or {})
         spec = find_spec(gym_id)
@@ -252,47 +254,46 @@ def _refusal(spec: Any, gym_kwargs: dict[str, Any]) -> str:
 class GymEnvConfig(EnvConfig):
     """Registered Gymnasium environments.
 
-    gym_id: the id, or several with commas between them. `task` may be given instead, and means the same.
-    package_name: module that registers the ids; imported in whatever process builds an environment.
-    gym_kwargs: passed to `gymnasium.make`; plain data.
-    task_description: text for language-conditioned policies; for several ids a dict {id: text}. Default is the instruction that the environment gives in each
-        episode, else the id.
-    episode_length: steps after which an episode is cut off, in place of the id's own limit.
+    gym_id: another name for task.
     fps: for information; videos have the `render_fps` of the environment.
 
     What is observed, and the size of images, are the environment's own: many take arguments for it (`gym_kwargs`).
     """
-    gym_id: str | None = None
-    package_name: str | None = None
-    gym_kwargs: dict[str, Any] | None = None
-    task_description: str | dict[str, str] | None = None
+    task: Annotated[TaskNames, Setting("registered id, or several with commas between them")] = None
+    package_name: Annotated[str | None, Setting("module that registers the ids; imported in whatever process builds an environment")] = None
+    gym_kwargs: Annotated[dict[str, Any] | None, Setting("passed to `gymnasium.make`; plain data")] = None
+    task_description: Annotated[str | dict[str, str] | None, Setting("text for language-conditioned policies; for several ids a dict {id: text}; None: what the environment says, else the id")] = None
     obs_type: str = "native"
 
     obs_types: ClassVar[tuple[str, ...]] = ("native",)
     env_target: ClassVar[str] = "lerobot_nb.envs.gym_ids:GymIdEnv"
     preload: ClassVar[tuple[str, ...]] = ("lerobot_nb.envs.gym_ids",)
+    aliases: ClassVar[Mapping[str, str]] = {"gym_id": "task"}
 
     def __post_init__(self):
         super().__post_init__()
-        if self.gym_id is None and self.task is None:
-            raise ValueError("the benchmark 'gym' needs a registered environment: give gym_id (or task), such as gym_id='CartPole-v1'")
-        if self.gym_id is not None and self.task not in (None, self.gym_id):
-            raise ValueError(f"gym_id={self.gym_id!r} and task={self.task!r} name different environments; give one of them")
-        for name in ("gym_id", "task"):
-            object.__setattr__(self, name, self.gym_id or self.task)
-        object.__setattr__(self, "gym_kwargs", dict(self.gym_kwargs or {}))
+        if self.task is None:
+            raise ValueError("the benchmark 'gym' needs a registered environment: give task (or gym_id), such as task='CartPole-v1'")
         if self.privileged:
             raise ValueError("a Gymnasium environment tells no ground truth, so privileged=True is impossible; use policy='random', or one of your own")
         if (self.observation_height, self.observation_width) != (EnvConfig.observation_height, EnvConfig.observation_width):
             raise ValueError("the size of images is the environment's own; if it takes arguments for it, give them in gym_kwargs")
-        ids = split_names(self.gym_id, "gym_id")
         if isinstance(self.task_description, dict):
-            unknown = sorted(set(self.task_description) - set(ids))
+            unknown = sorted(set(self.task_description) - set(self._ids))
             if unknown:
-                raise ValueError(f"task_description has texts for {', '.join(unknown)}, but gym_id names {', '.join(ids)}")
+                raise ValueError(f"task_description has texts for {', '.join(unknown)}, but task names {', '.join(self._ids)}")
+
+    @property
+    def gym_id(self) -> str:
+        """Another name for `task`."""
+        return ",".join(self._ids)
+
+    @property
+    def _ids(self) -> list[str]:
+        return split_names(self.task or "")
 
     def tasks(self) -> list[TaskInfo]:
-        ids, texts = split_names(self.gym_id, "gym_id"), self._texts()
+        ids, texts = self._ids, self._texts()
         return [
             TaskInfo("gym", task_id, ids[task_id], texts.get(ids[task_id]) or ids[task_id], max_episode_steps=self.episode_length)
             for task_id in select_task_ids(self.task_ids, len(ids), "gym")
@@ -302,11 +303,11 @@ class GymEnvConfig(EnvConfig):
         """The texts that were given, by id."""
         if isinstance(self.task_description, dict):
             return dict(self.task_description)
-        return dict.fromkeys(split_names(self.gym_id, "gym_id"), self.task_description)
+        return dict.fromkeys(self._ids, self.task_description)
 
     def env_factory(self, task: TaskInfo) -> EnvFactory:
         kwargs = {
-            "gym_id": task.name, "gym_kwargs": self.gym_kwargs, "render_mode": self.render_mode, "episode_length": self.episode_length,
+            "gym_id": task.name, "gym_kwargs": self.gym_kwargs or {}, "render_mode": self.render_mode, "episode_length": self.episode_length,
             "task": task.name, "task_description": self._texts().get(task.name),
         }
         return EnvFactory(self.env_target, kwargs, imports=(self.package_name,) if self.package_name else ())
@@ -314,7 +315,7 @@ class GymEnvConfig(EnvConfig):
     @property
     def protocol(self) -> dict[str, Any]:
         return {
-            "benchmark": "gym", "gym_kwargs": self.gym_kwargs, "episode_length": self.episode_length, "package_name": self.package_name,
+            "benchmark": "gym", "gym_kwargs": self.gym_kwargs or {}, "episode_length": self.episode_length, "package_name": self.package_name,
             "success": "info['is_success'] or info['success'], where the environment reports it",
         }
 
@@ -322,13 +323,13 @@ class GymEnvConfig(EnvConfig):
         """For videos of MuJoCo's environments; the others draw in their own ways."""
         if self.package_name:
             _import_package(self.package_name)
-        return films and any("mujoco" in str(find_spec(gym_id).entry_point) for gym_id in split_names(self.gym_id, "gym_id"))
+        return films and any("mujoco" in str(find_spec(gym_id).entry_point) for gym_id in self._ids)
 
     def check(self) -> list[str]:
         """ImportError for a package that is missing, ValueError for an id that is not registered."""
         if self.package_name:
             _import_package(self.package_name)
-        for gym_id in split_names(self.gym_id, "gym_id"):
+        for gym_id in self._ids:
             if find_spec(gym_id).max_episode_steps is None and self.episode_length is None:
                 raise ValueError(f"{gym_id} has no time limit of its own; give episode_length=<steps>")
         return []
@@ -342,7 +343,7 @@ class GymEnvConfig(EnvConfig):
         asked = [gym_id for gym_id in ids if self.gym_kwargs or not _is_gymnasiums_own(gym_id)]
         if not asked:
             return
-        answers = ask_new_process(tuple(asked), self.package_name, json.dumps(self.gym_kwargs))
+        answers = ask_new_process(tuple(asked), self.package_name, json.dumps(self.gym_kwargs or {}))
         for gym_id, answer in answers.items():
             if answer == "unknown":
                 raise ValueError(_only_here(gym_id))

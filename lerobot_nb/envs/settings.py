@@ -130,7 +130,7 @@ class Setting:
     above: float | None = None
     most: float | None = None
     convert: Callable[[Any, str], Any] | None = None
-    empty: bool = False
+    empty: bool = True
     path: bool = False
 
 

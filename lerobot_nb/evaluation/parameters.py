@@ -165,7 +165,8 @@ class EvalParameters:
     # what follows from them
     def env_config(self) -> Any:
         """The benchmark's `EnvConfig`. ValueError for an unknown benchmark, task or field, listing what is known."""
-        from lerobot_nb.envs.config import env_config_class, make_env_config, unknown_name
+        from lerobot_nb.envs.config import env_config_class, make_env_config
+        from lerobot_nb.envs.settings import unknown_name
         from lerobot_nb.policies.base import policy_wishes
 
         fields = {name: value for name in ("task", "task_ids", "obs_type", "episode_length", "protocol") if (value := getattr(self, name)) is not None}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..envs.base import EpisodeSpec
+from ..envs.config import EnvConfig
 from .benchmark import Benchmark, make_runner
 from .config import EvalConfig
 from .interrupts import interrupts_ignored, log_file, os_error_of, signals_raise
@@ -56,6 +57,8 @@ def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str,
     """
     old = folder.manifest()
     old["protocol"] = {"success_at": "ever", "reports_success": reports_success(manifest)} | (old.get("protocol") or {})       # older runs did not record it
+    if old.get("env_config"):
+        old["env_config"] = EnvConfig.from_dict(old["env_config"]).to_dict()            # fields that came later have their defaults
     different = []
     for part, ignored in (("plan", ()), ("env_config", ("render_mode",)), ("protocol", ()), ("policy", ())):
         different += _differences(part, _without(old.get(part), ignored), _without(manifest[part], ignored))
