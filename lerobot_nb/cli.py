@@ -126,7 +126,7 @@ def eval_parser() -> ArgumentParser:
             continue
         extra: dict[str, Any] = {"nargs": "?", "const": True} if parameter.kind == "bool" else {}
         shown = {"ids": "0-4,7", "json": "JSON", "bool": "True|False", "str": "TEXT", "int": "N", "float": "X"}[parameter.kind]
-        names = [f"--{parameter.name}"] + (["--env"] if parameter.name == "benchmark" else [])       # lerobot's word for it
+        names = [f"--{parameter.name}"] + {"benchmark": ["--env"], "preset": ["--protocol"]}.get(parameter.name, [])       # lerobot's word, and that of version 0.1.0
         groups[parameter.group].add_argument(*names, type=_converter(parameter), metavar=shown,
                                              help=f"{parameter.help} (default: {parameter.default})".replace("%", "%%"), **extra)
     groups["output"].add_argument("--retry_errors", action="store_true", help="with --resume: run the episodes again that ended in an error")

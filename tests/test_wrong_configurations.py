@@ -69,7 +69,7 @@ WRONG = {
     "parameter type": (lambda: EvalParameters(n_episodes="many"), "whole number"),
     "parameter device": (lambda: EvalParameters(device="gpu"), "cuda"),
     "parameter policy_kwargs": (lambda: EvalParameters(policy_kwargs="{broken"), "JSON"),
-    "parameter protocol": (lambda: EvalParameters(protocol="openvla").env_config(), "no presets"),
+    "parameter protocol": (lambda: EvalParameters(preset="openvla").env_config(), "no presets"),
     "unknown parameter": (lambda: EvalParameters.from_namespace({"n_episode": 3}), "n_episodes"),
 }
 

@@ -13,11 +13,15 @@ import json
 import os
 import re
 import shlex
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
+
+from ..envs.settings import settings_of, split_annotation
+from .config import EvalConfig
 
 # %% ../../nbs/evaluation/parameters.ipynb #56d493cb
 _KINDS = {
@@ -50,6 +54,8 @@ class Parameter:
                 value = json.loads(value)
             except ValueError as error:
                 raise ValueError(f"{self.name}={value!r} is no JSON ({error}); it must be {_KINDS['json']}") from None
+        if self.kind == "str" and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)                              # papermill reads `-p task 10` as a number
         fits = {
             "str": isinstance(value, str),
             "int": isinstance(value, int) and not isinstance(value, bool),
@@ -81,14 +87,17 @@ class Parameter:
         return self.check(text)
 
 # %% ../../nbs/evaluation/parameters.ipynb #d2d992ba
-_QUICK_TASKS: dict[str, dict[str, Any]] = {           # what is run when no task is named
-    "metaworld": {"task": "reach-v3,push-v3,drawer-open-v3"},
-    "libero": {"task": "libero_object", "task_ids": [0, 1]},
-}
+_RENAMED = {"protocol": "preset"}                     # the words of version 0.1.0
 
 
 def _parameter(default: Any, help: str, group: str, kind: str | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "group": group, "kind": kind})
+
+
+def _shared(name: str, group: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of `EvalConfig`: its help, and its default unless another one suits a first look better."""
+    own, help = next((own, split_annotation(annotation)[1].help) for known, annotation, own in settings_of(EvalConfig) if known == name)
+    return _parameter(own if default is dataclasses.MISSING else default, help, group)
 
 
 @dataclass
@@ -100,23 +109,29 @@ class EvalParameters:
     policy: str = _parameter("expert", "expert, random, zero, a checkpoint (its folder, or hub:user/repo@revision), a server (ws://host:port), or my_module:MyPolicy", "what")
     policy_kwargs: dict | str | None = _parameter(None, "arguments of the policy's class, a dictionary or its JSON text", "what", "json")
     obs_type: str | None = _parameter(None, "pixels_agent_pos, pixels or state; None: the benchmark's own, or state where the policy looks at no images", "what")
+    task_descriptions: dict | str | None = _parameter(None, "texts for the policy that replace the benchmark's own, {task: text}, a dictionary or its JSON text", "what", "json")
     env_kwargs: dict | str | None = _parameter(None, "more fields of the benchmark's configuration, a dictionary or its JSON text", "what", "json")
-    n_episodes: int = _parameter(5, "episodes of every task", "plan")
-    seed: int = _parameter(1000, "episode i of every task has the seed seed + i", "plan")
+    n_episodes: int = _shared("n_episodes", "plan", 5)
+    seed: int = _shared("seed", "plan")
     episode_length: int | None = _parameter(None, "steps after which an episode is cut off; None: the benchmark's own limit", "plan")
-    protocol: str | None = _parameter(None, "preset of the benchmark's time limits, where it has presets (libero: lerobot, openvla)", "plan")
-    success_at: str = _parameter("ever", "which steps decide on success where it can be lost again: ever (any step) or end (the last one)", "plan")
+    preset: str | None = _parameter(None, "preset of the benchmark's time limits, where it has presets (libero: lerobot, openvla)", "plan")
+    init_state_ids: int | str | list[int] | None = _parameter(None, "stored initial states to begin from, in this order, where the benchmark has them (libero): [30, 31] or '30-34'; None: all", "plan", "ids")
+    success_at: str = _shared("success_at", "plan")
     device: str | None = _parameter(None, "cpu, cuda, cuda:0, mps, for policies that compute on a device; None: their own choice", "how")
     n_action_steps: int | None = _parameter(None, "actions executed before the policy looks again; None: the policy's own number", "how")
-    batch_size: int = _parameter(0, "episodes side by side; 0: 0.7 of the usable cores", "how")
-    use_async_envs: bool = _parameter(True, "simulators in worker processes; False: in this process, for debugging", "how")
-    placement: str = _parameter("auto", "where the policy runs: driver, worker or auto", "how")
-    n_spare: int = _parameter(-1, "workers that prepare the next episodes; -1: one for four slots where there is a core for it", "how")
-    max_batch: int = _parameter(0, "largest batch that the policy is given; 0: half of the slots", "how")
-    max_retries: int = _parameter(2, "how often an episode is tried again after a crash", "how")
-    max_error_rate: float = _parameter(0.1, "share of episodes that may end in an error before the run stops", "how")
+    batch_size: int = _shared("batch_size", "how")
+    use_async_envs: bool = _shared("use_async_envs", "how")
+    placement: str = _shared("placement", "how")
+    n_spare: int = _shared("n_spare", "how")
+    max_batch: int = _shared("max_batch", "how")
+    max_wait_s: float = _shared("max_wait_s", "how")
+    max_retries: int = _shared("max_retries", "how")
+    max_error_rate: float = _shared("max_error_rate", "how")
+    start_timeout_s: float = _shared("start_timeout_s", "how")
+    reset_timeout_s: float = _shared("reset_timeout_s", "how")
+    step_timeout_s: float = _shared("step_timeout_s", "how")
     render: str = _parameter("first:1", "which episodes keep a video: none, failures, first:N or all", "output")
-    n_episodes_to_render: int | None = _parameter(None, "only the first so many episodes of each task keep a video; None: no limit", "output")
+    n_episodes_to_render: int | None = _shared("n_episodes_to_render", "output")
     output_dir: str | None = _parameter(None, "run folder; None: outputs/eval/<date>/<time>_<benchmark>_<policy>", "output")
     resume: bool = _parameter(False, "go on with the run in output_dir", "output")
 
@@ -138,6 +153,10 @@ class EvalParameters:
     def from_namespace(cls, namespace: Mapping[str, Any]) -> "EvalParameters":
         """From the variables of a notebook (`globals()`). A variable that looks like a parameter and isn't one is a ValueError: papermill lets them pass."""
         names = [parameter.name for parameter in parameters()]
+        for old, name in _RENAMED.items():
+            if old in namespace and namespace.get(name) is None:
+                warnings.warn(f"the parameter {old} is called {name} now; write {name}={namespace[old]!r}", FutureWarning, stacklevel=2)
+                namespace = {key: value for key, value in namespace.items() if key != old} | {name: namespace[old]}
         for name, value in namespace.items():
             looks_like_one = name not in names and not name.startswith("_") and isinstance(value, (str, int, float, list, dict, type(None)))
             if looks_like_one and name not in _OF_NOTEBOOKS:
@@ -169,7 +188,7 @@ class EvalParameters:
         from lerobot_nb.envs.settings import unknown_name
         from lerobot_nb.policies.base import policy_wishes
 
-        fields = {name: value for name in ("task", "task_ids", "obs_type", "episode_length", "protocol") if (value := getattr(self, name)) is not None}
+        fields = {name: value for name in ("task", "task_ids", "obs_type", "episode_length", "preset", "init_state_ids", "task_descriptions") if (value := getattr(self, name)) is not None}
         fields |= self._quick_tasks()
         for name, value in (self.env_kwargs or {}).items():
             if name in fields:
@@ -177,11 +196,9 @@ class EvalParameters:
             fields[name] = value
         config_class = env_config_class(self.benchmark)
         known = [field.name for field in dataclasses.fields(config_class) if field.init]
-        if "protocol" in fields:
-            presets = _preset_field(config_class)
-            if presets is None:
-                raise ValueError(f"protocol={self.protocol!r}: benchmark {self.benchmark!r} has no presets; leave protocol out, or set episode_length")
-            fields[presets] = fields.pop("protocol")
+        for name, cure in (("preset", ", or set episode_length"), ("init_state_ids", ""), ("task_descriptions", "")):
+            if name in fields and name not in known:
+                raise ValueError(f"{name}={fields[name]!r}: benchmark {self.benchmark!r} has no {'presets' if name == 'preset' else name}; leave {name} out{cure}")
         fields = policy_wishes(self.policy, config_class, **(self.policy_kwargs or {})) | fields
         for name in fields:
             if name not in known:
@@ -189,14 +206,14 @@ class EvalParameters:
         return make_env_config(self.benchmark, **fields)
 
     def _quick_tasks(self) -> dict[str, Any]:
-        """What stands in for tasks where none are named."""
+        """What stands in for tasks where none are named: the configuration says it."""
+        from lerobot_nb.envs.config import env_config_class
+
         named = self.task is not None or self.task_ids is not None or "task" in (self.env_kwargs or {})
-        return {} if named else _QUICK_TASKS.get(self.benchmark, {})
+        return {} if named else dict(env_config_class(self.benchmark).quick)
 
     def eval_config(self) -> Any:
         """The `EvalConfig`. ValueError for a number out of its range or an unknown rule."""
-        from lerobot_nb.evaluation.config import EvalConfig
-
         return EvalConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(EvalConfig) if hasattr(self, field.name)})
 
     def policy_arguments(self, env_config: Any) -> dict[str, Any]:
@@ -310,12 +327,6 @@ def _text(value: Any) -> str:
 def _unknown_parameter(name: str, names: list[str]) -> ValueError:
     near = difflib.get_close_matches(name, names, n=1)
     return ValueError(f"there is no parameter {name!r}.{f' Did you mean {near[0]!r}?' if near else ''} The parameters are {', '.join(names)}.")
-
-
-def _preset_field(config_class: Any) -> str | None:
-    """The field of a benchmark's configuration that names a preset of its protocol."""
-    names = [field.name for field in dataclasses.fields(config_class) if field.init]
-    return next((name for name in ("preset", "protocol_preset", "protocol") if name in names), None)
 
 
 def parameters() -> list[Parameter]:
