@@ -29,7 +29,7 @@ def make_env(
         raise TypeError(f"the configuration is made already; the arguments {sorted(kwargs)} come too late. Use dataclasses.replace(config, …)")
     envs: Any = config.create_envs(n_envs=n_envs, use_async_envs=use_async_envs)
     if isinstance(envs, LazyVectorEnv):                # one for all
-        task = envs.task or TaskInfo(config.type, 0, config.task or config.type, "")
+        task = envs.task or TaskInfo(config.type, 0, config.task if isinstance(config.task, str) else config.type, "")
         return {task.suite: {task.task_id: envs}}
     if not isinstance(envs, Mapping):
         raise TypeError(f"{type(config).__name__}.create_envs returned {type(envs).__name__}; it must return {{suite: {{task_id: LazyVectorEnv}}}}. {HOW_TO_MAKE_ENVS}")
