@@ -229,7 +229,7 @@ def test_state_needs_no_renderer_and_fits_into_one_batch():
 def test_absolute_control_goes_to_the_pose():
     env = LiberoEnv("libero_goal", 5, obs_type="state", render_mode=None, control_mode="absolute")
     observation, _ = env.reset(seed=0, options={"init_state_id": 0})
-    from lerobot_nb.envs.libero_simulator import transform_utils
+    from robosuite.utils import transform_utils
 
     eef = observation["robot_state"]["eef"]
     target = eef["pos"] + [0.03, -0.04, 0.05]

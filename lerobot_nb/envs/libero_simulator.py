@@ -53,7 +53,6 @@ except RenderingError as error:                  # environments without pictures
 with without_cuda_visible_devices():
     import mujoco
     import robosuite
-    import robosuite.utils.transform_utils as transform_utils
     from libero.libero.envs import TASK_MAPPING
     from robosuite.utils.binding_utils import MjSim
     from robosuite.utils.errors import RandomizationError
@@ -340,6 +339,7 @@ class LiberoSimulator:
         _OPEN.add(self)
         self._reader: SceneReader | None = None
         self._observation: dict[str, np.ndarray] = {}
+        self._hand = np.eye(3)                               # the controller's matrix at the last look
 
     def __str__(self) -> str:
         return f"{self.task.suite}/{self.task.task_id}"
@@ -372,6 +372,11 @@ class LiberoSimulator:
         for controller in (robot.controller for robot in problem.robots):
             controller.use_delta = self.relative
         self._observation, self._reader = observation, None
+        if n_settle_steps == 0:                              # the controller has not looked at the simulator yet
+            controller = problem.robots[0].controller
+            self._hand = np.array(problem.sim.data.get_site_xmat(controller.eef_name), dtype=np.float64)
+        else:
+            self._hand = self._controller_matrix()
 
     def _set_init_state(self, init_state: np.ndarray):
         """As hf-libero's `set_init_state`."""
@@ -391,7 +396,7 @@ class LiberoSimulator:
         self.problem.looking = look
         observation, reward, success, _ = self.problem.step(action)
         if look:
-            self._observation = observation
+            self._observation, self._hand = observation, self._controller_matrix()
         return float(reward), bool(success)
 
     @property
@@ -407,14 +412,21 @@ class LiberoSimulator:
         return self._reader
 
     def robot_state(self) -> dict[str, dict[str, np.ndarray]]:
-        """State of the robot at the last look: {"eef": {"pos", "quat" (xyzw), "mat"}, "gripper": {"qpos", "qvel"}, "joints": {"pos", "vel"}}, float64."""
+        """State of the robot at the last look: {"eef": {"pos", "quat" (xyzw), "mat"}, "gripper": {"qpos", "qvel"}, "joints": {"pos", "vel"}}, float64.
+
+        All in the frame of the world. "pos": of the point between the fingers, in metres. "quat": of the hand's body. "mat": of the frame that the controller works with, which
+        is turned by 90 degrees about the hand's axis against "quat". An absolute action is "pos" and the rotation vector of "mat": the observed pair leaves the hand where it is.
+        """
         raw = {name: np.array(self._observation[f"robot0_{name}"], dtype=np.float64) for name in _ROBOT_STATE}
-        matrix = transform_utils.quat2mat(raw["eef_quat"]).astype(np.float64)
         return {
-            "eef": {"pos": raw["eef_pos"], "quat": raw["eef_quat"], "mat": matrix},
+            "eef": {"pos": raw["eef_pos"], "quat": raw["eef_quat"], "mat": self._hand.copy()},
             "gripper": {"qpos": raw["gripper_qpos"], "qvel": raw["gripper_qvel"]},
             "joints": {"pos": raw["joint_pos"], "vel": raw["joint_vel"]},
         }
+
+    def _controller_matrix(self) -> np.ndarray:
+        """(3, 3) what the controller takes for the hand's orientation."""
+        return np.array(self.problem.robots[0].controller.ee_ori_mat, dtype=np.float64)
 
     def pose(self, name: str) -> np.ndarray:
         """(7,) position and quaternion (xyzw) of an object at the last look, or of a fixture, which doesn't move."""
