@@ -22,11 +22,8 @@ NOT_YET = {
     "lerobot_nb.envs.rendering",
     "lerobot_nb.envs.transport",
     "lerobot_nb.envs.workers",
-    "lerobot_nb.evaluation.config",
     "lerobot_nb.evaluation.episode",
     "lerobot_nb.evaluation.parameters",
-    "lerobot_nb.evaluation.plan",
-    "lerobot_nb.evaluation.run_folder",
     "lerobot_nb.evaluation.runner",
     "lerobot_nb.evaluation.video",
     "lerobot_nb.policies.base",
@@ -44,7 +41,6 @@ NOT_YET = {
     "lerobot_nb.evaluation.host",
     "lerobot_nb.envs.host",
     "lerobot_nb.envs.cores",
-    "lerobot_nb.results.statistics",
     "lerobot_nb.evaluation.sessions",
 }
 """Modules that were not strictly typed when mypy came. None may join them."""
