@@ -36,6 +36,7 @@ SUBCOMMANDS = {
     "report": ("print the table of a run", "lerobot_nb.cli:report_command"),
     "compare": ("compare runs episode by episode; a regression gate for CI", "lerobot_nb.results.commands:compare_command"),
     "plan": ("how many episodes are needed, which difference can be found", "lerobot_nb.results.commands:plan_command"),
+    "merge": ("put parts of one evaluation together in a new run folder", "lerobot_nb.results.commands:merge_command"),
     "metrics": ("sum up eval_info.json as metrics.json", "lerobot_nb.results.metrics:main"),
     "describe": ("write the sentence that the policy is told in each task", "lerobot_nb.results.descriptions:main"),
     "tasks": ("list benchmarks and their tasks", "lerobot_nb.cli:tasks_command"),
