@@ -82,7 +82,7 @@ class WithReset(NoReset):
 @pytest.mark.parametrize("name", WRONG)
 def test_it_is_refused(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lerobot_nb.evaluation.runner.start_worker", lambda *args, **kwargs: pytest.fail("a worker was started"))
+    monkeypatch.setattr("lerobot_nb.evaluation.seats.start_worker", lambda *args, **kwargs: pytest.fail("a worker was started"))
     attempt, words = WRONG[name]
     with pytest.raises((ValueError, TypeError, OSError, ImportError, RuntimeError)) as error:
         attempt()

@@ -169,7 +169,7 @@ class Worker:
             self.connection.send_bytes(message)
         except (OSError, ValueError) as error:
             self.wait_started(5.0)            # where it failed to come up, this says why
-            raise self._died() from error
+            raise self.died() from error
         self.busy = True
 
     def receive(self, timeout_s: float | None = None) -> Any:
@@ -205,7 +205,7 @@ class Worker:
                     self._attach(space, n_bytes)
                 return value
         except (EOFError, OSError) as error:
-            raise self._died() from error
+            raise self.died() from error
         error, description, text = rest
         error = RemoteError(f"{self.name}: {description}") if error is None else error
         error.remote_traceback = text
@@ -228,7 +228,8 @@ class Worker:
         self.send(command, *args, **kwargs)
         return self.receive(timeout_s)
 
-    def _died(self) -> WorkerDied:
+    def died(self) -> WorkerDied:
+        """The error for a process that is gone."""
         if not self._gone:
             self.process.join(2.0)
             self._exit_code = self.process.exitcode
@@ -277,6 +278,7 @@ class LocalWorker:
     local = True
     started = True
     pid = None
+    connection: Any = None          # there is no pipe
 
     def __init__(self, host: str = HOST, name: str = "lerobot_nb local worker"):
         self.host: EnvHost = resolve(host)()

@@ -16,8 +16,8 @@ import numpy as np
 from ..envs.host import EnvHost
 from ..envs.transport import ObservationLayout
 from .episode import EpisodeJob, EpisodeRun
-from ..policies.asking import PolicyError, ask_policy, check_actions, end_policy_episode, make_batcher, row_error
-from ..policies.base import Batcher, Episode, Policy, PolicySpec
+from ..policies.asking import PolicyCaller, PolicyError, ask_policy, make_batcher, row_error
+from ..policies.base import Episode, PolicySpec
 from ..results.records import EpisodeRecord
 
 # %% ../../nbs/evaluation/host.ipynb #45ae36c6
@@ -56,15 +56,15 @@ class EpisodeHost(EnvHost):
     """A worker's environment, and the episodes that run in it."""
     commands = (*EnvHost.commands, "prepare", "abandon", "run_episode")
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.answer_bytes = self._chunk
         self.run: EpisodeRun | None = None
         self._layout: tuple[Any, ObservationLayout | None] = (None, None)
         self._slow_policy = True            # until its first look has shown that it is quick
-        self._policies: dict[str, tuple[Policy, Batcher]] = {}
+        self._callers: dict[str, PolicyCaller] = {}
 
-    def prepare(self, job: EpisodeJob) -> dict:
+    def prepare(self, job: EpisodeJob) -> dict[str, Any]:
         """Build what the job needs, reset it, and wait for the first chunk. Returns what a policy is told: task, action space and scene."""
         self.abandon()
         self.build(job.factory)
@@ -100,26 +100,25 @@ class EpisodeHost(EnvHost):
         run, self.run = self.run, None
         return run.record(error=error or "given up") if run is not None else None
 
-    def run_episode(self, job: EpisodeJob, policy_spec: PolicySpec, env_config: dict | None) -> EpisodeRecord:
+    def run_episode(self, job: EpisodeJob, policy_spec: PolicySpec, env_config: dict[str, Any] | None) -> EpisodeRecord:
         """A whole episode with a policy that lives here."""
         self.abandon()
-        policy, batcher = self._policy(policy_spec, env_config)
+        caller = self._caller(policy_spec, env_config)
         self.build(job.factory)
         run = self.run = EpisodeRun(self.env, job, self._beat)
         space = self.env.action_space
         episode = Episode(job.spec, run.task, space, job.task.max_episode_steps, run.scene)
         begun = False
         try:
-            ask_policy(policy.begin_episode, 0, episode)
+            caller.begin_episode(0, episode)
             begun = True
             while not run.ended:
                 observation = self._as_promised(run.observation)
                 if self._slow_policy:                      # so that nobody takes a policy that thinks for a simulator that hangs
                     run.beat(thinking=True)
                 started = time.perf_counter()
-                actions = ask_policy(lambda: batcher.finish(policy.predict((0,), batcher([observation], [episode]))))
-                actions = check_actions(actions, 1, space)[0]
-                problem = row_error(actions)
+                actions = caller.actions((0,), [observation], [episode], space)[0]
+                problem = row_error(actions, space)
                 if problem:
                     raise PolicyError(problem)
                 elapsed = time.perf_counter() - started
@@ -135,28 +134,30 @@ class EpisodeHost(EnvHost):
             return run.record(error=str(error))
         finally:
             if begun:
-                end_policy_episode(policy, 0)
+                caller.end_episode(0)
 
     def _beat(self, n_steps: int, thinking: bool) -> None:
         self.heartbeat(_BEAT.pack(n_steps, thinking))
 
-    def _policy(self, spec: PolicySpec, env_config: dict | None) -> tuple[Policy, Batcher]:
+    def _caller(self, spec: PolicySpec, env_config: dict[str, Any] | None) -> PolicyCaller:
+        """For the policy that lives here; built where there is none yet."""
         key = repr((spec, env_config))
-        if key not in self._policies:
+        if key not in self._callers:
             policy = ask_policy(spec.build)
-            policy.begin_run()
-            self._policies[key] = policy, make_batcher(policy, env_config)
-        return self._policies[key]
+            caller = PolicyCaller(policy, make_batcher(policy, env_config))
+            ask_policy(caller.begin_run)
+            self._callers[key] = caller
+        return self._callers[key]
 
-    def release(self):
+    def release(self) -> None:
         run, self.run = self.run, None
         if run is not None:
             run.discard()
         super().release()
 
-    def close(self):
+    def close(self) -> None:
         """The worker ends: the policies that live here are told."""
-        for policy, _ in self._policies.values():
-            policy.end_run()
-        self._policies = {}
+        for caller in self._callers.values():
+            caller.end_run()
+        self._callers = {}
         super().close()

@@ -8,14 +8,14 @@ __all__ = ['PolicyError', 'ask_policy', 'check_actions', 'row_error', 'make_batc
 # %% ../../nbs/policies/asking.ipynb #a02bb7ef
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..envs.errors import LerobotNbError
 from ..envs.workers import Terminated
-from .base import Batcher, Policy, PolicyLost, PolicyUnavailable
+from .base import Batcher, Episode, Policy, PolicyLost, PolicyUnavailable
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("T")
@@ -55,8 +55,8 @@ def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
     return actions
 
 
-def row_error(row: np.ndarray) -> str | None:
-    """What is wrong with the actions of one slot (k, *A); None where they are finite."""
+def row_error(row: np.ndarray, action_space: Any = None) -> str | None:
+    """What is wrong with the actions of one slot (k, *A), or of several (B, k, *A); None where they are finite."""
     if row.dtype.kind == "f" and not np.isfinite(row).all():
         where = np.argwhere(~np.isfinite(row))[0]
         return f"the policy gave a non-finite action: {row[tuple(where)]} at step {where[0]} of the chunk, dimension {tuple(int(i) for i in where[1:])}"
@@ -80,3 +80,35 @@ def end_policy_episode(policy: Policy, slot: int) -> None:
         policy.end_episode(slot)
     except Exception:
         _log.warning("policy %r raised in end_episode(%d)", policy.name, slot, exc_info=True)
+
+# %% ../../nbs/policies/asking.ipynb #4034a967
+class PolicyCaller:
+    """A policy that is being asked.
+
+    batcher: makes the batches; default: one without processors.
+    """
+
+    def __init__(self, policy: Policy, batcher: Batcher | None = None) -> None:
+        self.policy, self._batcher = policy, batcher or Batcher(policy)
+
+    def begin_run(self) -> None:
+        """What the policy raises is raised as it is: nothing has begun."""
+        self.policy.begin_run()
+
+    def end_run(self) -> None:
+        self.policy.end_run()
+
+    def begin_episode(self, slot: int, episode: Episode) -> None:
+        """PolicyError for what the policy raises."""
+        ask_policy(self.policy.begin_episode, slot, episode)
+
+    def actions(self, slots: Sequence[int], observations: Sequence[Any], episodes: Sequence[Episode], action_space: Any) -> np.ndarray:
+        """The next chunks of the slots: (B, k, *A). PolicyError where the policy raises, or answers in a wrong shape; values are left to `row_error`."""
+        return check_actions(ask_policy(self._predict, slots, observations, episodes), len(slots), action_space)
+
+    def _predict(self, slots: Sequence[int], observations: Sequence[Any], episodes: Sequence[Episode]) -> Any:
+        return self._batcher.finish(self.policy.predict(slots, self._batcher(observations, episodes)))
+
+    def end_episode(self, slot: int) -> None:
+        """What the policy raises is logged."""
+        end_policy_episode(self.policy, slot)
