@@ -72,7 +72,7 @@ def check_type(
 
 def _problems(value: object, hint: object, where: str) -> Iterator[str]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is object:
+    if hint is object or hint is typing.Any:
         return
     if origin in (typing.Union, types.UnionType):
         tried = [next(_problems(value, one, where), None) for one in arguments]

@@ -4,19 +4,24 @@
 
 # %% auto #0
 __all__ = ['MANIFEST_NAME', 'EPISODES_NAME', 'EVAL_INFO_NAME', 'LOG_NAME', 'METRICS_NAME', 'DESCRIPTIONS_NAME', 'VIDEOS_NAME',
-           'RERUNS_NAME', 'video_name', 'RunFolderError', 'RunFolder', 'new_run_path']
+           'RERUNS_NAME', 'video_name', 'parse_video_name', 'RunFolderError', 'RunFolderWriteError', 'path_inside',
+           'RunFolder', 'new_run_path', 'drop_unused']
 
 # %% ../../nbs/results/run_folder.ipynb #602045ed
 import datetime
 import errno
-import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote, unquote
 
 from ..envs.errors import LerobotNbError
+from .json_checks import parse_json, read_json
+from .manifest import WRITTEN_BY, Manifest, upgrade_manifest
 from .records import EpisodeRecord, append_record, latest_records, read_records, write_json_atomic
 
 _log = logging.getLogger(__name__)
@@ -31,21 +36,84 @@ DESCRIPTIONS_NAME = "task_descriptions.json"
 VIDEOS_NAME = "videos"
 RERUNS_NAME = "reruns"
 _LOCK_NAME = ".lock"
+_WRITTEN_NAME = ".written_videos"           # one line for each video that this run began to write: what it may delete
+
+# %% ../../nbs/results/run_folder.ipynb #0a8d3f7f
+_MOST_BYTES = 150        # of a suite's name; file names hold 255, and a process id and an ending are added while a video is written
 
 
 def video_name(suite: str, task_id: int, episode_index: int) -> str:
     """File name of an episode's video: `<suite>_<task id>_<episode, four digits>.mp4`."""
-    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', suite).strip('.') or 'suite'}_{task_id}_{episode_index:04d}.mp4"
+    name = quote(suite, safe="", errors="surrogatepass").replace("%", "=")
+    if name.startswith("."):
+        name = "=2E" + name[1:]
+    if len(name) > _MOST_BYTES:                                   # the only names that can't be read back
+        import hashlib
+
+        name = f"{name[:_MOST_BYTES - 33]}={hashlib.sha256(suite.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+    return f"{name}_{task_id}_{episode_index:04d}.mp4"
+
+
+def parse_video_name(name: str) -> tuple[str, int, int]:
+    """Suite, task id and episode index of a video's file name, as `video_name` makes it. ValueError for another name, and for one that was shortened."""
+    match = re.fullmatch(r"(.*)_(\d+)_(\d{4,})(?:\.\d+)?\.mp4", name, re.DOTALL)
+    if match is not None:
+        suite, task_id, episode_index = unquote(match[1].replace("=", "%"), errors="surrogatepass"), int(match[2]), int(match[3])
+        if re.sub(r"\.\d+(?=\.mp4$)", "", name) == video_name(suite, task_id, episode_index):
+            return suite, task_id, episode_index
+    raise ValueError(f"{name!r} is not the name of an episode's video")
 
 # %% ../../nbs/results/run_folder.ipynb #1e7ddf06
 class RunFolderError(LerobotNbError, RuntimeError):
-    """A run folder can't be used; the message says why, and what to do."""
+    """A run folder can't be used; the message names the file and the reason, and says what to do."""
 
 
+class RunFolderWriteError(RunFolderError, OSError):
+    """A file of a run could not be written, because the disk is full, say. What was written before it is still there."""
+
+    def __init__(self, folder: Path, path: Path, error: OSError):
+        reason = error.strerror or str(error)
+        self.message = f"{path} could not be written: {reason}. Nothing that was recorded before is lost. Mend that, then go on with: lerobot-nb eval --resume {folder}"
+        super().__init__(self.message)
+        self.errno, self.strerror, self.filename = error.errno, reason, str(path)
+
+    def __str__(self) -> str:
+        return self.message
+
+# %% ../../nbs/results/run_folder.ipynb #70562bda
+_FOLDERS = (VIDEOS_NAME, RERUNS_NAME)
+_FILES = (MANIFEST_NAME, EPISODES_NAME, EVAL_INFO_NAME, LOG_NAME, _LOCK_NAME, _WRITTEN_NAME)
+
+
+def _check_kinds(folder: Path) -> None:
+    """RunFolderError where a part of a run is a link, or a folder in place of a file."""
+    for name in (*_FILES, *_FOLDERS):
+        path = folder / name
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            continue
+        is_right = stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)
+        if not is_right:
+            raise RunFolderError(f"{path} is {_kind(mode)}, and a run writes there to {'a folder' if name in _FOLDERS else 'a file'}; move it away")
+
+
+def _kind(mode: int) -> str:
+    return "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "a device or pipe"
+
+
+def path_inside(folder: Path, path: Path) -> Path:
+    """The path. RunFolderError where it lies outside of the folder, or leads out of it through a link."""
+    top = os.path.realpath(folder)
+    if os.path.commonpath([top, os.path.realpath(path)]) != top:
+        raise RunFolderError(f"{path} leads out of the run folder {folder}; it is not read")
+    return path
+
+# %% ../../nbs/results/run_folder.ipynb #8199f282
 class RunFolder:
-    """The files of one run."""
+    """The files of one run. Every method raises RunFolderError for what it finds damaged."""
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         self.manifest_path = self.path / MANIFEST_NAME
         self.episodes_path = self.path / EPISODES_NAME
@@ -53,60 +121,267 @@ class RunFolder:
         self.log_path = self.path / LOG_NAME
         self.videos = self.path / VIDEOS_NAME
         self.reruns = self.path / RERUNS_NAME
-        self._lock = None
+        self._lock: IO[bytes] | None = None
+        self._made: list[Path] = []               # folders that `open` made
+
+    # taking it
 
     def open(self, resume: bool) -> None:
-        """Make the folder, or take it up again, and lock it.
+        """Make the folder, or take it up again, and lock it. Nothing is written into a folder that holds anything but this run.
 
-        Raises RunFolderError where it can't be written, another run is using it, or (without `resume`) it holds a run already.
+        Raises RunFolderError where it can't be written, another run is using it, or it holds something else (without `resume`: anything at all).
         """
-        if resume and not self.manifest_path.exists():
-            raise RunFolderError(f"{self.path} holds no run to resume: run.json is missing; start one without resume")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / _LOCK_NAME, "a")
-        except OSError as error:
-            raise RunFolderError(f"the run folder {self.path} can't be written ({error.strerror or error}); choose another output_dir") from error
+            if resume:
+                if not self.exists():
+                    raise RunFolderError(f"{self.path} holds no run to resume: {MANIFEST_NAME} is missing; start one without resume")
+                _check_kinds(self.path)
+                self.manifest()
+            else:
+                self._check_unused()
+            self._make()
+            self._lock = open(self.path / _LOCK_NAME, "ab", opener=_open_no_link)
+        except (OSError, ValueError) as error:                                  # a name with a zero byte is a ValueError
+            self.close()
+            raise RunFolderError(f"the run folder {_short(self.path)} can't be used ({getattr(error, 'strerror', None) or error}); choose another output_dir") from error
         if not _lock_file(self._lock):
             self._lock.close()
             self._lock = None
             raise RunFolderError(f"another run is writing to {self.path}; wait for it, or choose another output_dir")
-        if self.episodes_path.exists() and not resume:
+        try:
+            if not resume:
+                self._check_unused()                                            # another run may have been quicker
+        except RunFolderError:
             self.close()
-            raise RunFolderError(f"{self.path} holds a run already; continue it with resume=True (lerobot-nb eval --resume {self.path}), or choose another output_dir")
+            raise
+
+    def _check_unused(self) -> None:
+        try:
+            names = sorted(os.listdir(self.path))
+        except FileNotFoundError:
+            return
+        lock = self.path / _LOCK_NAME
+        if _LOCK_NAME in names and stat.S_ISREG(os.lstat(lock).st_mode) and os.lstat(lock).st_size == 0:
+            names.remove(_LOCK_NAME)
+        if not names:
+            return
+        try:
+            self.manifest()
+        except RunFolderError:
+            held = ", ".join(_short(name) for name in names[:3]) + (", …" if len(names) > 3 else "")
+            raise RunFolderError(f"{self.path} is not empty ({held}) and holds no run of {WRITTEN_BY}. A run writes only into a folder that is new or empty: "
+                                 f"choose another output_dir, such as {_free_name(self.path / 'run')}") from None
+        raise RunFolderError(f"{self.path} holds a run already; continue it with resume=True (lerobot-nb eval --resume {self.path}), "
+                             f"or choose another output_dir, such as {_free_name(self.path.absolute())}")
+
+    def _make(self) -> None:
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._made = missing
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Let go of the lock. Where nothing was written, what `open` made is removed."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+            made = [*self._made, *([self.path] if self.path in _CLAIMED else [])]
+            if made and os.listdir(self.path) == [_LOCK_NAME]:
+                (self.path / _LOCK_NAME).unlink()
+            for folder in made:
+                _remove_if_empty(folder)
 
-    def write_manifest(self, manifest: dict) -> None:
-        write_json_atomic(self.manifest_path, manifest)
+    # reading
 
-    def manifest(self) -> dict:
-        """The content of run.json; RunFolderError where it is missing or no JSON."""
+    def exists(self) -> bool:
+        """Whether there is a manifest."""
+        return os.path.lexists(self.manifest_path)
+
+    def manifest(self) -> Manifest:
+        """The content of run.json, checked."""
+        if not os.path.lexists(self.manifest_path):
+            raise RunFolderError(f"{self.path} holds no run: there is no {MANIFEST_NAME} in it; give the folder that the run printed")
+        content = self.read_json(self.manifest_path)
         try:
-            manifest = json.loads(self.manifest_path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise RunFolderError(f"{self.path} holds no run: there is no run.json in it; give the folder that the run printed") from error
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"{self.manifest_path} can't be read: {error}") from error
-        if not isinstance(manifest, dict) or not {"plan", "eval_config", "sessions"} <= manifest.keys():
-            raise RunFolderError(f"{self.manifest_path} is not the manifest of a run: plan, eval_config or sessions are missing in it")
-        return manifest
+            return upgrade_manifest(content, str(self.manifest_path))
+        except ValueError as error:
+            raise RunFolderError(str(error)) from None
 
-    def append(self, record: EpisodeRecord) -> None:
-        append_record(self.episodes_path, record)
+    def read_json(self, path: Path) -> object:
+        """The value in one of the folder's JSON files."""
+        try:
+            return read_json(path_inside(self.path, path))
+        except ValueError as error:
+            raise RunFolderError(f"{error}; restore the file, or move it away") from None
+        except OSError as error:
+            raise RunFolderError(f"{path} can't be read ({error.strerror or error})") from error
+
+    def every_record(self) -> Iterator[EpisodeRecord]:
+        """Every line of episodes.jsonl, also those of attempts that were made again; none where there is no such file. A torn last line is left out."""
+        if not os.path.lexists(self.episodes_path):
+            return
+        try:
+            path_inside(self.path, self.episodes_path)
+            if not stat.S_ISREG(os.stat(self.episodes_path).st_mode):
+                raise ValueError(f"{self.episodes_path} is {_kind(os.stat(self.episodes_path).st_mode)}, not a file")
+            yield from read_records(self.episodes_path)
+        except ValueError as error:
+            raise RunFolderError(f"{error}. Delete that line, and the episode runs again when the run is resumed") from None
+        except OSError as error:
+            raise RunFolderError(f"{self.episodes_path} can't be read ({error.strerror or error})") from error
 
     def records(self) -> Iterator[EpisodeRecord]:
         """One record an episode, the latest; sorted by suite, task and episode."""
-        if not self.episodes_path.exists():
-            return iter(())
-        return iter(latest_records(read_records(self.episodes_path)))
+        return iter(latest_records(self.every_record()))
+
+    def video(self, record: EpisodeRecord) -> Path:
+        """The file of a record's video. RunFolderError where it is missing, not a file, or not in this folder."""
+        shown = repr(record.video_path) if record.video_path is None or len(record.video_path) < 200 else repr(record.video_path[:199] + "…")
+        relative = Path(record.video_path or "")
+        if not record.video_path or relative.is_absolute() or ".." in relative.parts or "\0" in record.video_path:
+            raise RunFolderError(f"the video {shown} is not a path inside of the run folder")
+        try:
+            path = path_inside(self.path, self.path / relative)
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise RunFolderError(f"the video {shown} is not a file")
+        except (OSError, ValueError):
+            raise RunFolderError(f"the video {shown} is gone") from None
+        return path
+
+    # writing
+
+    def check_before_resuming(self, seeds: Mapping[tuple[str, int, int], tuple[int, int | None]]) -> None:
+        """RunFolderError, and nothing is written, where the folder holds what a resumed run could not go on with.
+
+        seeds: of every episode of the plan, by its key: seed and initial state.
+        """
+        _check_kinds(self.path)
+        for record in self.every_record():
+            where = f"{self.episodes_path}: the record of episode {'/'.join(map(str, record.key))}"
+            if record.key not in seeds:
+                raise RunFolderError(f"{where} is not of this run, whose plan does not hold it; delete its line")
+            if (record.seed, record.init_state_id) != seeds[record.key]:
+                raise RunFolderError(f"{where} has seed {record.seed} and init_state_id {record.init_state_id}, but the plan says {seeds[record.key][0]} and "
+                                     f"{seeds[record.key][1]}; delete its line, and the episode runs again")
+        if os.path.lexists(self.eval_info_path):
+            content = self.read_json(self.eval_info_path)
+            if not isinstance(content, dict) or not {"per_task", "per_group", "overall"} <= content.keys():
+                raise RunFolderError(f"{self.eval_info_path} does not hold what a run writes there; move it away")
+        for path in (self.manifest_path, self.episodes_path, self.log_path, self.path / _WRITTEN_NAME):
+            if os.path.lexists(path) and not os.access(path, os.W_OK):
+                raise RunFolderError(f"{path} can't be written; change its permissions")
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise RunFolderError(f"the run folder {self.path} can't be written; change its permissions")
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Replace run.json."""
+        self._write(self.manifest_path, lambda: write_json_atomic(self.manifest_path, manifest))
+
+    def write_eval_info(self, eval_info: Mapping[str, Any]) -> None:
+        """Replace eval_info.json."""
+        self._write(self.eval_info_path, lambda: write_json_atomic(self.eval_info_path, eval_info))
+
+    def remove_eval_info(self) -> None:
+        """Sums of an earlier session are no longer true once another one runs."""
+        self._write(self.eval_info_path, lambda: self.eval_info_path.unlink(missing_ok=True))
+
+    def append(self, record: EpisodeRecord) -> None:
+        """Add a line to episodes.jsonl."""
+        self._write(self.episodes_path, lambda: append_record(self.episodes_path, record))
+
+    def _write(self, path: Path, action: Any) -> None:
+        try:
+            action()
+        except OSError as error:
+            raise RunFolderWriteError(self.path, path, error) from error
+
+    # videos
+
+    def new_video(self, folder: Path, suite: str, task_id: int, episode_index: int) -> Path:
+        """The path of a video that is about to be written to `videos` or `reruns`. It is noted as one of this run's; a file that is not is never replaced."""
+        name, written, number = video_name(suite, task_id, episode_index), self._written(), 1
+        path = folder / name
+        while os.path.lexists(path) and not (f"{folder.name}/{path.name}" in written and stat.S_ISREG(os.lstat(path).st_mode)):
+            number += 1
+            path = folder / f"{name.removesuffix('.mp4')}.{number}.mp4"
+        if f"{folder.name}/{path.name}" not in written:
+            self._write(self.path / _WRITTEN_NAME, lambda: self._note(f"{folder.name}/{path.name}"))
+        return path
+
+    def _note(self, name: str) -> None:
+        with open(self.path / _WRITTEN_NAME, "ab", buffering=0, opener=_open_no_link) as file:
+            file.write(f"\n{name}\n".encode())                   # a line of its own, also after one that was torn
+
+    def _written(self) -> set[str]:
+        """What this run began to write, as `videos/<name>` or `reruns/<name>`."""
+        path = self.path / _WRITTEN_NAME
+        if not os.path.lexists(path):
+            return set()
+        try:
+            lines = path_inside(self.path, path).read_bytes().decode("ascii", "replace").split("\n")
+        except OSError as error:
+            raise RunFolderError(f"{path} can't be read ({error.strerror or error})") from error
+        return {line for line in lines if re.fullmatch(rf"({VIDEOS_NAME}|{RERUNS_NAME})/[^/\0.][^/\0]*\.mp4", line)}
+
+    def delete_unrecorded_videos(self) -> list[Path]:
+        """Delete videos that were not finished, and those whose episode was finished but not recorded: it will run again. Returns what was deleted.
+
+        Only files that this run began to write, and that are files.
+        """
+        recorded = {record.video_path for record in self.records()}
+        rests = []
+        written = {line for line in self._written() if line.startswith(f"{VIDEOS_NAME}/")}
+        if not written or not os.path.lexists(self.videos) or not stat.S_ISDIR(os.lstat(self.videos).st_mode):
+            return []
+        for path in sorted(self.videos.iterdir()):
+            part = re.fullmatch(r"\.(.+)\.(\d+)\.part\.mp4", path.name, re.DOTALL)
+            name = f"{VIDEOS_NAME}/{part[1]}.mp4" if part else f"{VIDEOS_NAME}/{path.name}"
+            is_rest = not _is_alive(part[2]) if part else name not in recorded
+            if name in written and is_rest and stat.S_ISREG(os.lstat(path).st_mode):
+                rests.append(path)
+        for path in rests:
+            self._write(path, path.unlink)
+        return rests
 
 
-def _lock_file(file) -> bool:
+_CLAIMED: set[Path] = set()              # default folders that `new_run_path` made in this process
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _is_alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            _log.debug("the empty folder %s stays: %s", folder, error)
+
+
+def _free_name(path: Path) -> Path:
+    found, number = path, 1
+    while os.path.lexists(found):
+        number += 1
+        found = path.with_name(f"{path.name}_{number}")
+    return found
+
+
+def _short(name: str | os.PathLike[str]) -> str:
+    text = os.fspath(name)
+    return text if len(text) <= 120 else text[:100] + "…"
+
+
+def _lock_file(file: IO[bytes]) -> bool:
     """Lock an open file for this process; False where another holds it."""
     try:
         import fcntl
@@ -121,14 +396,31 @@ def _lock_file(file) -> bool:
         _log.warning("the file system can't lock (%s); don't let two runs write to one folder", error.strerror)
     return True
 
-
-def new_run_path(benchmark: str, policy: str, root: str | os.PathLike = "outputs/eval", now: datetime.datetime | None = None) -> Path:
-    """`<root>/<date>/<time>_<benchmark>_<policy>`, with a number behind it where that is taken."""
+# %% ../../nbs/results/run_folder.ipynb #c3e8fed6
+def new_run_path(benchmark: str, policy: str, root: str | os.PathLike[str] = "outputs/eval", now: datetime.datetime | None = None) -> Path:
+    """Make `<root>/<date>/<time>_<benchmark>_<policy>`, with a number behind it where that is taken, and return it. RunFolderError where it can't be made."""
     now = now or datetime.datetime.now()
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{now:%H-%M-%S}_{benchmark}_{policy}")
-    path = Path(root) / f"{now:%Y-%m-%d}" / name
-    number = 2
-    while path.exists():
-        path = path.with_name(f"{name}_{number}")
-        number += 1
-    return path
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{now:%H-%M-%S}_{benchmark}_{policy}")[:120]
+    day = Path(root) / f"{now:%Y-%m-%d}"
+    path, number = day / name, 1
+    while True:
+        try:
+            day.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            if not day.is_dir():
+                raise RunFolderError(f"{day} is not a folder; choose an output_dir") from None
+            number += 1
+            path = day / f"{name}_{number}"
+        except OSError as error:
+            raise RunFolderError(f"the run folder {path} can't be made ({error.strerror or error}); choose an output_dir") from error
+        else:
+            _CLAIMED.add(path)
+            return path
+
+
+def drop_unused(path: str | os.PathLike[str]) -> None:
+    """Remove a folder that `new_run_path` made and no run has used."""
+    if Path(path) in _CLAIMED:
+        _CLAIMED.discard(Path(path))
+        _remove_if_empty(Path(path))
