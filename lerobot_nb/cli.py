@@ -130,6 +130,7 @@ def eval_parser() -> ArgumentParser:
         names = [f"--{parameter.name}"] + {"benchmark": ["--env"], "preset": ["--protocol"]}.get(parameter.name, [])       # lerobot's word, and that of version 0.1.0
         groups[parameter.group].add_argument(*names, type=_converter(parameter), metavar=shown,
                                              help=f"{parameter.help} (default: {parameter.default})".replace("%", "%%"), **extra)
+    groups["output"].add_argument("--trust", action="store_true", help="with --resume: import the policy and the benchmark that run.json names, also where they are not part of lerobot_nb")
     groups["output"].add_argument("--retry_errors", action="store_true", help="with --resume: run the episodes again that ended in an error")
     groups["output"].add_argument("--progress", choices=("auto", "terminal", "log", "none"), default="auto", help="how progress is shown (default: auto)")
     return parser
@@ -153,8 +154,9 @@ def eval_command(argv: Sequence[str]) -> int:
 
     if resume is not None:
         return _run(parser, Path(resume), lambda: _resume(resume, retry_errors, given, make_progress(progress_kind)))
-    if retry_errors:
-        parser.error("--retry_errors goes with --resume DIR")
+    for name in ("retry_errors", "trust"):
+        if retry_errors if name == "retry_errors" else given.pop("trust", False):
+            parser.error(f"--{name} goes with --resume DIR")
 
     def start() -> "tuple[EvalParameters, list[str]]":
         from lerobot_nb.evaluation.parameters import EvalParameters
@@ -179,7 +181,7 @@ def _resume(folder: str, retry_errors: bool, changes: dict[str, Any], progress: 
     from lerobot_nb.evaluation.resume import resume_run
 
     allowed = [field.name for field in dataclasses.fields(EvalConfig)]
-    wrong = [name for name in changes if name not in allowed]
+    wrong = [name for name in changes if name not in (*allowed, "trust", "policy", "benchmark")]
     if wrong:
         raise ValueError(f"--{wrong[0]} can't be combined with --resume: the run in {folder} has settled it; start a new run with another --output_dir")
     return resume_run(folder, retry_errors=retry_errors, progress=progress, **changes)
@@ -187,12 +189,15 @@ def _resume(folder: str, retry_errors: bool, changes: dict[str, Any], progress: 
 
 def _usage_errors(parser: ArgumentParser, function: Callable[[], _Result]) -> tuple[_Result | None, int]:
     """(result, 0), or (None, 2) after saying what was wrong with the arguments or with this machine."""
+    from lerobot_nb.results.escaping import terminal_text
+    from lerobot_nb.results.run_folder import RunFolderError
+
     try:
         return function(), 0
     except BrokenPipeError:
         raise
-    except (ValueError, TypeError, ImportError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+    except (ValueError, TypeError, ImportError, OSError, RunFolderError) as error:
+        print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
         return None, 2
 
 
@@ -200,19 +205,23 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
     """Run it, then print the table and the folder, also when it was interrupted or failed. Exit code as documented."""
     from lerobot_nb.envs.workers import Terminated
     from lerobot_nb.policies.base import PolicyUnavailable
+    from lerobot_nb.results.escaping import terminal_text
     from lerobot_nb.results.run_folder import RunFolderError
 
     before, go_on = _manifest_bytes(folder), f"go on with: lerobot-nb eval --resume {folder}"
     try:
         finished = run()
     except RunFolderError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
+        begun = _manifest_bytes(folder) != before               # a full disk, say
+        if begun:
+            _print_result(folder)
+        print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
+        return 1 if begun else 2
     except (ValueError, TypeError, ImportError, OSError) as error:
         if _manifest_bytes(folder) != before:                # it had begun: not a matter of usage
             _print_result(folder)
             raise
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, Terminated) as error:
         begun = _manifest_bytes(folder) != before
@@ -236,27 +245,34 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
 def _manifest_bytes(folder: Path) -> bytes | None:
     from lerobot_nb.results.run_folder import RunFolder
 
-    path = RunFolder(folder).manifest_path
-    return path.read_bytes() if path.is_file() else None
+    try:
+        return RunFolder(folder).manifest_path.read_bytes()
+    except (OSError, ValueError):                            # there is none, or the name is impossible: the run itself says so
+        return None
 
 
 def _print_result(folder: Path) -> None:
+    from lerobot_nb.results.escaping import terminal_text
     from lerobot_nb.results.report import Report, outcome
+    from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 
+    if not RunFolder(folder).exists():                       # stopped before there was anything to report
+        return
     try:
         report = Report(folder)
-    except FileNotFoundError:                                # stopped before there was anything to report
+        text, records = report.text(), report.records()
+    except RunFolderError as error:
+        print(terminal_text(error, lines=True), file=sys.stderr)
         return
-    print(report.text())
-    records = report.records()
+    print(text)
     errors = [record for record in records if record.end_reason == "error"]
     for record in errors[:5]:
-        print(f"error in {'/'.join(map(str, record.key))}: {outcome(record).removeprefix('error: ')}")
+        print(terminal_text(f"error in {'/'.join(map(str, record.key))}: {outcome(record).removeprefix('error: ')}"))
     if len(errors) > 5:
         print(f"{len(errors) - 5} more: lerobot-nb failures {shlex.quote(str(folder))}")
     unfilmed = [record for record in records if record.end_reason != "error" and record.error]
     if unfilmed:
-        print(f"no video of {len(unfilmed)} episode{'s' * (len(unfilmed) != 1)}: {str(unfilmed[0].error).strip().splitlines()[0]}")
+        print(f"no video of {len(unfilmed)} episode{'s' * (len(unfilmed) != 1)}: {terminal_text(str(unfilmed[0].error).strip().splitlines()[0])}")
     print(f"\nrun folder: {folder}")
 
 # %% ../nbs/cli.ipynb #ded256f1
@@ -282,28 +298,29 @@ def rerun_command(argv: Sequence[str]) -> int:
     parser.add_argument("folder", help="run folder")
     parser.add_argument("--episode", required=True, metavar="SUITE/TASK/INDEX", help="such as mt10/3/0; the keys of a record in episodes.jsonl")
     parser.add_argument("--no_video", action="store_true", help="don't make a video")
+    parser.add_argument("--trust", action="store_true", help="import the policy and the benchmark that run.json names, also where they are not part of lerobot_nb")
+    parser.add_argument("--policy", metavar="PATH", help="the policy of the run, given again instead of --trust")
+    parser.add_argument("--benchmark", "--env", metavar="NAME", help="the benchmark of the run, given again instead of --trust")
     arguments = parser.parse_args(argv)
 
     def rerun() -> "tuple[EpisodeRecord, list[str]]":
         from lerobot_nb.evaluation.rerun import rerun_episode
-        from lerobot_nb.results.run_folder import RunFolderError
 
-        try:
-            return rerun_episode(arguments.folder, arguments.episode, video=not arguments.no_video)
-        except RunFolderError as error:
-            raise ValueError(error) from error
+        return rerun_episode(arguments.folder, arguments.episode, video=not arguments.no_video, trust=arguments.trust, policy=arguments.policy,
+                             benchmark=arguments.benchmark)
 
     result, code = _usage_errors(parser, rerun)
     if result is None:
         return code
+    from lerobot_nb.results.escaping import terminal_text
     from lerobot_nb.results.report import outcome
 
     record, differences = result
-    print(f"{arguments.episode}: {outcome(record)}, sum of rewards {record.sum_reward}")
+    print(terminal_text(f"{arguments.episode}: {outcome(record)}, sum of rewards {record.sum_reward}"))
     if record.video_path:
         print(f"video: {Path(arguments.folder) / record.video_path}")
     elif record.error and record.end_reason != "error":
-        print(f"no video: {record.error.strip().splitlines()[0]}")
+        print(f"no video: {terminal_text(record.error.strip().splitlines()[0])}")
     print(f"differs from its record in {', '.join(differences)}" if differences else "equal to its record")
     return 1 if differences else 0
 
@@ -316,6 +333,8 @@ def failures_command(argv: Sequence[str]) -> int:
     parser.add_argument("--errors", action="store_true", help="only those that ended in an error")
     parser.add_argument("--json", action="store_true", help="as a list of objects with episode, outcome and command")
     arguments = parser.parse_args(argv)
+    from lerobot_nb.results.escaping import terminal_text
+
     rows, code = _usage_errors(parser, lambda: _failures(Path(arguments.folder), arguments.errors))
     if rows is None:
         return code
@@ -323,7 +342,7 @@ def failures_command(argv: Sequence[str]) -> int:
         print(json.dumps(rows, indent=2))
     else:
         for row in rows:
-            print(f"{row['episode']}: {row['outcome']}\n    {row['command']}")
+            print(f"{terminal_text(row['episode'])}: {terminal_text(row['outcome'])}\n    {terminal_text(row['command'])}")
         n_errors = sum(row["counts_as"] == "error" for row in rows)
         print(f"{len(rows) - n_errors} failed, {n_errors} ended in an error" if rows else "none")
     return code
@@ -336,7 +355,7 @@ def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:
 
     report = Report(folder)
     records = report.records()
-    tally = EpisodeTally(reports_success(report.manifest), records)
+    tally = EpisodeTally(reports_success(report.manifest or {}), records)
     rows = []
     for record in records:
         counts_as = outcome_of(record.end_reason, record.success, tally.has_success(record.suite, record.task_id))

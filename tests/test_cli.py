@@ -259,11 +259,11 @@ def test_a_package_that_registers_ids_is_known_to_resume_and_rerun(modules):
     lines = (modules / "run/episodes.jsonl").read_text().splitlines()
     (modules / "run/episodes.jsonl").write_text(lines[0] + "\n")
     command = json.loads((modules / "run/run.json").read_text())["command"]
-    done = installed("eval", "--resume", "run", "--progress", "none", cwd=modules)
+    done = installed("eval", "--resume", "run", "--trust", "--progress", "none", cwd=modules)
     assert done.returncode == 0 and len((modules / "run/episodes.jsonl").read_text().splitlines()) == 2, done.stderr
     manifest = json.loads((modules / "run/run.json").read_text())
     assert manifest["command"] == command and "--resume" in manifest["sessions"][1]["command"]
-    done = installed("rerun", "run", "--episode", "gym/0/1", cwd=modules)
+    done = installed("rerun", "run", "--trust", "--episode", "gym/0/1", cwd=modules)
     assert done.returncode == 0 and "equal to its record" in done.stdout, done.stderr
     video, = [line.removeprefix("video: ") for line in done.stdout.splitlines() if line.startswith("video: ")]
     assert (modules / video).is_file()

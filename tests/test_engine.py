@@ -20,6 +20,7 @@ from lerobot_nb.evaluation.rerun import rerun_episode
 from lerobot_nb.evaluation.runner import Runner
 from lerobot_nb.policies.base import PolicySpec
 from lerobot_nb.results.records import append_record, same_episode
+from lerobot_nb.evaluation.progress import Progress
 from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 
 TESTS = Path(__file__).parent
@@ -160,11 +161,14 @@ def test_a_non_finite_reward_is_written_as_null(tmp_path):
 
 
 def test_a_video_that_fails_is_said_and_the_episode_counts(expected, tmp_path):
-    """The folder of the videos is a file: no frame can be written."""
+    """A file takes the place of the folder of the videos, just when the run begins: no frame can be written."""
     folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "videos").write_text("in the way")
-    run = evaluate(synthetic_envs(render_mode="rgb_array"), noisy(), EvalConfig(6, batch_size=2, render="first:1"), output_dir=folder)
+
+    class InTheWay(Progress):
+        def start(self, *args, **kwargs):
+            (folder / "videos").write_text("in the way")
+
+    run = evaluate(synthetic_envs(render_mode="rgb_array"), noisy(), EvalConfig(6, batch_size=2, render="first:1"), output_dir=folder, progress=InTheWay())
     assert_equal_runs(run, expected((1, 1.0), noisy(k=1, noise=1.0)), but_for=("error",))
     assert all(("video" in (record.error or "")) == (record.episode_index == 0) for record in run.records())
 

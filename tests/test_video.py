@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lerobot_nb.evaluation.video import RenderRule, VideoError, VideoWriter, remove_unfinished_videos
-from lerobot_nb.results.run_folder import video_name
+from lerobot_nb.evaluation.video import RenderRule, VideoError, VideoWriter
+from lerobot_nb.results.run_folder import RunFolder, parse_video_name, video_name
 
 av = pytest.importorskip("av")
 
@@ -143,16 +143,18 @@ def film_forever(path):
 
 
 def test_a_killed_process_leaves_nothing_under_the_final_name(tmp_path):
-    process = multiprocessing.get_context("spawn").Process(target=film_forever, args=(tmp_path / "film.mp4",))
+    files = RunFolder(tmp_path)
+    path = files.new_video(files.videos, "mt10", 0, 0)
+    process = multiprocessing.get_context("spawn").Process(target=film_forever, args=(path,))
     process.start()
-    while not os.listdir(tmp_path):
+    while not (files.videos.exists() and os.listdir(files.videos)):
         time.sleep(0.02)
     time.sleep(0.2)
-    assert remove_unfinished_videos(tmp_path) == []          # its writer lives
+    assert files.delete_unrecorded_videos() == []            # its writer lives
     process.kill()
     process.join()
-    assert not (tmp_path / "film.mp4").exists()
-    assert len(remove_unfinished_videos(tmp_path)) == 1 and os.listdir(tmp_path) == []
+    assert not path.exists()
+    assert len(files.delete_unrecorded_videos()) == 1 and os.listdir(files.videos) == []
 
 
 def test_memory_does_not_grow_with_the_film():
@@ -194,7 +196,10 @@ def test_wrong_rules_say_what_is_allowed(rule, limit):
         RenderRule.parse(rule, limit)
 
 
-def test_names_are_safe():
-    for suite in ("mt10", "a/b", "../..", "", "ALE/Pong v5", "x\0y", "ü"):
-        name = video_name(suite, 1, 2)
-        assert Path(name).name == name and name.endswith("_1_0002.mp4") and not name.startswith(".")
+def test_names_are_safe_unique_and_can_be_read_back():
+    suites = ("mt10", "a/b", "a-b", "a b", "pick red", "pick-red", "../..", "..", "", "ALE/Pong v5", "x\0y", "ü", "抓取", "移动", "a_1_0002", "=20", "%20", "a.2")
+    names = [video_name(suite, 1, 2) for suite in suites]
+    assert len(set(names)) == len(suites)
+    for suite, name in zip(suites, names):
+        assert Path(name).name == name and name.isascii() and name.endswith("_1_0002.mp4") and not name.startswith(".")
+        assert parse_video_name(name) == parse_video_name(name.replace(".mp4", ".3.mp4")) == (suite, 1, 2)

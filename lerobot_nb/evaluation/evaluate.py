@@ -7,7 +7,6 @@ __all__ = ['EvalRun', 'evaluate']
 
 # %% ../../nbs/evaluation/evaluate.ipynb #90541f68
 import dataclasses
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,9 @@ from .plan import Plan
 from .provenance import command_line, git_commit, machine, package_versions
 from .sessions import FinishedEpisodes, continued_manifest, finished_episodes, now, run_session
 from ..policies.base import make_policy, policy_wishes
-from ..results.eval_info import reports_success, upgrade_eval_info
+from ..results.eval_info import read_eval_info_of, reports_success
+from ..results.json_checks import check_json_exact
+from ..results.manifest import MANIFEST_VERSION, WRITTEN_BY, check_manifest
 from ..results.outcomes import EpisodeTally, RunStatus
 from ..results.records import EpisodeRecord, judged_records
 from ..results.run_folder import RunFolder, RunFolderError, new_run_path
@@ -51,16 +52,10 @@ class EvalRun:
     def load(cls, folder: str | os.PathLike[str]) -> "EvalRun":
         """The run in a folder; RunFolderError where there is none."""
         files = RunFolder(folder)
-        manifest = files.manifest()
-        try:
-            eval_info = json.loads(files.eval_info_path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RunFolderError(f"{files.eval_info_path} can't be read ({error.strerror}); resume the run: lerobot-nb eval --resume {folder}") from error
-        try:
-            eval_info = upgrade_eval_info(eval_info, str(files.eval_info_path))
-        except ValueError as error:
-            raise RunFolderError(str(error)) from error
-        return cls(files.path, manifest, eval_info, manifest["status"], manifest.get("reason"))
+        manifest, eval_info = files.manifest(), read_eval_info_of(files)
+        if eval_info is None:
+            raise RunFolderError(f"{files.eval_info_path} is missing, because the run was killed or is going on; resume it: lerobot-nb eval --resume {folder}")
+        return cls(files.path, {**manifest}, {**eval_info}, manifest["status"], manifest["reason"])
 
     def records(self) -> list[EpisodeRecord]:
         """One record an episode, sorted by suite, task and episode; `success` says what each counts as."""
@@ -101,6 +96,7 @@ def evaluate(
     config = EvalConfig() if config is None else config
     if not isinstance(config, EvalConfig):
         raise TypeError(f"config must be an EvalConfig, such as EvalConfig(n_episodes=10); got {shown(config)}")
+    check_json_exact(policy_kwargs or {}, "policy_kwargs")      # the policy that a resumed run reads from the file must be this one
     by_name, env = isinstance(env, str), env_or_config(env)
     policy_request = {"policy": policy, "kwargs": policy_kwargs or {}} if isinstance(policy, str) else None
     if by_name:                                                 # the user said nothing about observations: the policy may
@@ -117,21 +113,25 @@ def evaluate(
     gl = benchmark.choose_gl(films)
     warnings = plan.warnings() + benchmark.check(config.use_async_envs)
 
+    command, env_config = command or command_line(), benchmark.env_config
+    manifest: dict[str, Any] = {
+        "written_by": WRITTEN_BY, "version": MANIFEST_VERSION,
+        "status": RunStatus.RUNNING, "reason": None, "started": now(), "ended": None, "command": command, "benchmark": benchmark.name,
+        "env_config": env_config.to_dict() if env_config is not None else None, "protocol": benchmark.protocol(config),
+        "plan": plan.identity(), "eval_config": config.to_dict(), "policy": policy.identity(), "policy_request": policy_request,
+        "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),
+        "warnings": warnings, "sessions": [],
+    }
+    check_manifest(manifest)                                    # what would come back changed from the file is refused now
     folder = RunFolder(output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name))
     folder.open(resume)
-    command = command or command_line()
     try:
-        env_config = benchmark.env_config
-        manifest: dict[str, Any] = {
-            "status": RunStatus.RUNNING, "reason": None, "started": now(), "ended": None, "command": command, "benchmark": benchmark.name,
-            "env_config": env_config.to_dict() if env_config is not None else None, "protocol": benchmark.protocol(config),
-            "plan": plan.identity(), "eval_config": config.to_dict(), "policy": policy.identity(), "policy_request": policy_request,
-            "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),
-            "warnings": warnings, "sessions": [],
-        }
         finished = FinishedEpisodes(tally=EpisodeTally(benchmark.reports_success))
         if resume:
-            manifest, finished = continued_manifest(folder, manifest), finished_episodes(folder, retry_errors, benchmark.reports_success)
+            manifest = continued_manifest(folder, manifest)
+            folder.check_before_resuming({spec.key: (spec.seed, spec.init_state_id) for spec in plan})
+            read_eval_info_of(folder)
+            finished = finished_episodes(folder, retry_errors, benchmark.reports_success)
         outcome = run_session(folder, manifest, plan, benchmark, policy, placement, config, finished, progress, command)
         return EvalRun(folder.path, manifest, outcome.eval_info, outcome.status, outcome.reason)
     finally:

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -81,7 +82,7 @@ class _ToRunFiles(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.files: dict[object, logging.FileHandler] = {}       # one for each run that is going on
+        self.files: dict[object, logging.Handler] = {}       # one for each run that is going on
 
     def emit(self, record: logging.LogRecord) -> None:
         file = self.files.get(_THIS_RUN.get())
@@ -111,7 +112,7 @@ class _PackageLogger:
         self._level = self._level_before = logging.NOTSET
         self._propagates_before = True
 
-    def add(self, run: object, file: logging.FileHandler) -> None:
+    def add(self, run: object, file: logging.Handler) -> None:
         with self._lock:
             if not self._to_files.files:
                 self._change()
@@ -148,10 +149,37 @@ class _PackageLogger:
 _PACKAGE_LOGGER = _PackageLogger()
 
 
+class _RunLog(logging.Handler):
+    """Appends each record to the file at once. Where that fails (a full disk), it says so once, and the run goes on: the log is not what it is for."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        super().__init__()
+        self.path, self._failed = path, False
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)      # a link is not followed
+        size = os.fstat(self._file).st_size
+        self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"          # the last line of a run that was killed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+        try:
+            os.write(self._file, b"\n" + line if self._torn else line)
+            self._torn = False
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                print(f"the log {self.path} can't be written: {error.strerror or error}", file=sys.stderr)
+
+    def close(self) -> None:
+        super().close()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
 @contextlib.contextmanager
 def log_file(path: str | os.PathLike[str]) -> Iterator[None]:
     """What the package logs inside, from INFO on, is appended to the file as JSON lines."""
-    file = logging.FileHandler(path, encoding="utf-8")
+    file = _RunLog(path)
     file.setFormatter(JsonLines())
     run = object()
     token = _THIS_RUN.set(run)

@@ -167,19 +167,31 @@ class EvalParameters:
     def resumed(self) -> "EvalParameters":
         """What the run in `output_dir` was started with; what differs from its default here (a batch size, say) is kept.
 
-        Raises RunFolderError where the folder holds no run, or one that was started from Python.
+        Raises RunFolderError where the folder holds no run, or one that was started from Python, or one of a policy or a benchmark that is not known and not given
+        here too (see `check_trust`).
         """
+        from lerobot_nb.evaluation.trust import check_trust, foreign_benchmark
         from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 
         folder = str(self.output_dir)
-        words = shlex.split(str(RunFolder(folder).manifest().get("command") or ""))
+        files = RunFolder(folder)
+        manifest = files.manifest()
+        try:
+            words = shlex.split(manifest["command"])
+        except ValueError as error:
+            raise RunFolderError(f"{files.manifest_path}: command can't be read: {error}") from None
         if words[:2] != ["lerobot-nb", "eval"]:
             raise RunFolderError(f"the run in {folder} was started from Python; go on with it there: evaluate(…, output_dir={folder!r}, resume=True)")
         known = {parameter.name: parameter for parameter in parameters()}
         pairs = [(name.removeprefix("--"), text) for name, text in zip(words[2::2], words[3::2])]
         recorded = {name: known[name].parse(text) for name, text in pairs if name in known and text != ""}
         here = {name: value for name, parameter in known.items() if (value := getattr(self, name)) != parameter.default}
-        return type(self)(**{**recorded, **here})
+        result = type(self)(**{**recorded, **here})
+        config = {"type": result.benchmark, "task": result.task, **(result.env_kwargs if isinstance(result.env_kwargs, dict) else {})}
+        manifest["policy_request"], manifest["env_config"] = {"policy": result.policy, "kwargs": {}}, config
+        confirmed = foreign_benchmark(config) if "env_kwargs" in here else here.get("benchmark")
+        check_trust(manifest, files.manifest_path, policy=here.get("policy"), benchmark=confirmed)
+        return result
 
     # what follows from them
     def env_config(self) -> Any:
@@ -274,25 +286,33 @@ class EvalParameters:
 
     def overview(self) -> str:
         """Markdown: what will be run, the tasks, and what `check` warns of. Raises what `check` raises."""
+        from lerobot_nb.results.escaping import markdown_text
+
         warnings, tasks = self.check(), self.env_config().tasks()
         seeds = f"seed {self.seed}" if self.n_episodes == 1 else f"seeds {self.seed} to {self.seed + self.n_episodes - 1}"
-        lines = [f"**{self.policy}** on **{self.benchmark}**: {len(tasks)} task{'s' * (len(tasks) != 1)}, "
+        lines = [f"**{markdown_text(self.policy)}** on **{markdown_text(self.benchmark)}**: {len(tasks)} task{'s' * (len(tasks) != 1)}, "
                  f"{self.n_episodes} episode{'s' * (self.n_episodes != 1)} each, {seeds}.", "",
                  "| suite | task | what the policy is told | most steps |", "|:--|:--|:--|--:|"]
-        lines += [f"| {task.suite}/{task.task_id} | {task.name} | {task.description} | {task.max_episode_steps or ''} |" for task in tasks]
+        lines += [f"| {markdown_text(f'{task.suite}/{task.task_id}')} | {markdown_text(task.name)} | {markdown_text(task.description)} | {task.max_episode_steps or ''} |" for task in tasks]
         notes = [warning for warning in warnings if warning.startswith("device=")]        # the others are shown by the run itself
-        return "\n".join([*lines, "", *(f"- **Note:** {warning}" for warning in notes)])
+        return "\n".join([*lines, "", *(f"- **Note:** {markdown_text(warning)}" for warning in notes)])
 
     def evaluate(self, progress: Any = None) -> Any:
         """Run it: `evaluate` with all of this, or `resume`; returns its `EvalRun`."""
         from lerobot_nb.evaluation.evaluate import evaluate
 
+        from lerobot_nb.results.run_folder import drop_unused
+
         env_config = self.env_config()
-        return evaluate(env_config, self.policy, self.eval_config(), output_dir=self.run_folder(), resume=self.resume, progress=progress,
-                        policy_kwargs=self.policy_arguments(env_config), command=self.command())
+        folder = self.run_folder()
+        try:
+            return evaluate(env_config, self.policy, self.eval_config(), output_dir=folder, resume=self.resume, progress=progress,
+                            policy_kwargs=self.policy_arguments(env_config), command=self.command())
+        finally:
+            drop_unused(folder)
 
     def run_folder(self) -> Path:
-        """`output_dir`, or a new folder in `outputs/eval`. A notebook that runs inside of the checkout's nbs/ writes beside that, not into it."""
+        """`output_dir`, or a new folder in `outputs/eval`, which is made. A notebook that runs inside of the checkout's nbs/ writes beside that, not into it."""
         from lerobot_nb.results.run_folder import new_run_path
 
         if self.output_dir is not None:

@@ -13,27 +13,43 @@ from typing import Any
 from ..envs.config import EnvConfig
 from .config import EvalConfig
 from .evaluate import EvalRun, evaluate
+from .trust import check_trust
 from ..results.run_folder import RunFolder, RunFolderError
 
 # %% ../../nbs/evaluation/resume.ipynb #d97f349e
-def load_request(folder: str | os.PathLike[str]) -> tuple[EnvConfig, str, dict[str, Any], EvalConfig]:
+def load_request(
+    folder: str | os.PathLike[str], *, trust: bool = False, policy: str | None = None, benchmark: str | None = None,
+) -> tuple[EnvConfig, str, dict[str, Any], EvalConfig]:
     """What a run was asked for: environment configuration, policy, arguments of the policy, evaluation configuration.
 
+    trust, policy, benchmark: see `check_trust`: a policy or a benchmark of somebody else's is not imported unasked.
     Raises RunFolderError where the folder doesn't say: a policy that was a Python object must be given again, with `evaluate(…, resume=True)`.
     """
-    manifest = RunFolder(folder).manifest()
+    files = RunFolder(folder)
+    manifest = files.manifest()
     request = manifest.get("policy_request")
-    if request is None or manifest.get("env_config") is None:
+    if request is None or manifest["env_config"] is None:
         what = "policy" if request is None else "environment"
         raise RunFolderError(f"{folder}: the {what} was a Python object, which a file can't hold; call evaluate(env, policy, config, output_dir={str(folder)!r}, resume=True)")
-    return EnvConfig.from_dict(manifest["env_config"]), request["policy"], request["kwargs"], EvalConfig.from_dict(manifest["eval_config"])
+    check_trust(manifest, files.manifest_path, trust=trust, policy=policy, benchmark=benchmark)
+    field = "env_config"
+    try:
+        env_config = EnvConfig.from_dict(manifest["env_config"])
+        field = "eval_config"
+        config = EvalConfig.from_dict(manifest["eval_config"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunFolderError(f"{files.manifest_path}: {field} can't be used: {f'{error} is missing' if isinstance(error, KeyError) else error}") from error
+    return env_config, request["policy"], request["kwargs"], config
 
 # %% ../../nbs/evaluation/resume.ipynb #9451eaa9
-def resume_run(folder: str | os.PathLike[str], *, retry_errors: bool = False, progress: Any = None, **changes: Any) -> EvalRun:
+def resume_run(
+    folder: str | os.PathLike[str], *, retry_errors: bool = False, progress: Any = None, trust: bool = False, policy: str | None = None, benchmark: str | None = None,
+    **changes: Any,
+) -> EvalRun:
     """Go on with the run in a folder.
 
-    retry_errors: run the episodes again that ended in an error. changes: fields of `EvalConfig` that may differ, such as `batch_size`.
+    retry_errors: run the episodes again that ended in an error. trust, policy, benchmark: see `check_trust`. changes: fields of `EvalConfig` that may differ, such as `batch_size`.
     """
-    env_config, policy, kwargs, config = load_request(folder)
+    env_config, policy_name, kwargs, config = load_request(folder, trust=trust, policy=policy, benchmark=benchmark)
     config = dataclasses.replace(config, **changes)
-    return evaluate(env_config, policy, config, output_dir=folder, resume=True, retry_errors=retry_errors, progress=progress, policy_kwargs=kwargs)
+    return evaluate(env_config, policy_name, config, output_dir=folder, resume=True, retry_errors=retry_errors, progress=progress, policy_kwargs=kwargs)

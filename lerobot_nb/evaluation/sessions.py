@@ -22,9 +22,10 @@ from .config import EvalConfig
 from .interrupts import interrupts_ignored, log_file, os_error_of, signals_raise
 from .plan import Plan
 from ..policies.base import Policy
-from ..results.eval_info import build_eval_info, reports_success, unreported_warning, write_eval_info
+from ..results.escaping import terminal_text
+from ..results.eval_info import build_eval_info, reports_success, unreported_warning
 from ..results.outcomes import EpisodeTally, RunStatus
-from ..results.records import EpisodeRecord, read_records
+from ..results.records import EpisodeRecord
 from ..results.run_folder import RunFolder, RunFolderError
 
 _log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str,
 
     RunFolderError, naming it, where something that decides results has changed. Other versions of packages are warnings.
     """
-    old = folder.manifest()
+    old: dict[str, Any] = {**folder.manifest()}
     old["protocol"] = {"success_at": "ever", "reports_success": reports_success(manifest)} | (old.get("protocol") or {})       # older runs did not record it
     if old.get("env_config"):
         old["env_config"] = EnvConfig.from_dict(old["env_config"]).to_dict()            # fields that came later have their defaults
@@ -77,12 +78,7 @@ def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str,
 
 def finished_episodes(folder: RunFolder, retry_errors: bool, has_success: bool = False) -> FinishedEpisodes:
     """What stands of the records in a run folder. has_success: see `FinishedEpisodes.among`."""
-    return FinishedEpisodes.among(_records(folder), retry_errors, has_success)
-
-
-def _records(folder: RunFolder) -> Iterable[EpisodeRecord]:
-    """Every line of episodes.jsonl, also those of attempts that were made again."""
-    return read_records(folder.episodes_path) if folder.episodes_path.exists() else ()
+    return FinishedEpisodes.among(folder.every_record(), retry_errors, has_success)
 
 
 def _without(data: Any, names: tuple[str, ...]) -> Any:
@@ -122,12 +118,10 @@ def run_session(
     finished: episodes of earlier sessions. progress: see `make_progress`; None shows nothing. command: how this session was started.
     What ends the session early (KeyboardInterrupt, SystemExit, a full disk) is raised again when the folder is in order.
     """
-    from lerobot_nb.results.run_folder import video_name
-
     rule = config.render_rule
 
     def video_path_of(spec: EpisodeSpec) -> Path | None:
-        return folder.videos / video_name(spec.suite, spec.task_id, spec.episode_index) if rule.wanted(spec) else None
+        return folder.new_video(folder.videos, spec.suite, spec.task_id, spec.episode_index) if rule.wanted(spec) else None
 
     runner = make_runner(
         benchmark, policy, config, plan=plan, placement=placement, done=finished.keys, run_folder=folder.path, video_path_of=video_path_of,
@@ -140,8 +134,8 @@ def run_session(
     session = {"started": now(), "ended": None, "status": RunStatus.RUNNING, "command": command, "times": None}
     manifest["sessions"] = [*manifest["sessions"], session]
     folder.write_manifest(manifest)
-    folder.eval_info_path.unlink(missing_ok=True)       # sums of an earlier session are no longer true; nobody shall read them if this one is killed
-    delete_unrecorded_videos(folder)
+    folder.remove_eval_info()       # sums of an earlier session are no longer true; nobody shall read them if this one is killed
+    folder.delete_unrecorded_videos()
 
     status, reason = RunStatus.INTERRUPTED, None
     with log_file(folder.log_path), signals_raise():
@@ -165,7 +159,7 @@ def run_session(
                 eval_info: dict[str, Any] = {}
                 failures = [failure for failure in (
                     os_error_of(lambda: folder.write_manifest(manifest)),
-                    os_error_of(lambda: delete_unrecorded_videos(folder)),
+                    os_error_of(folder.delete_unrecorded_videos),
                     os_error_of(lambda: eval_info.update(write_sums(folder, manifest, plan))),
                     os_error_of(lambda: progress.close() if progress is not None else None),
                 ) if failure is not None]
@@ -194,7 +188,7 @@ def _run_episodes(runner: Any, folder: RunFolder, finished: FinishedEpisodes, pr
             folder.append(record)
             if record.error is not None:
                 _log.warning(
-                    "episode %s/%d/%d: %s", *record.key, record.error.strip().splitlines()[0],
+                    "episode %s: %s", terminal_text("{}/{}/{}".format(*record.key)), terminal_text(record.error.strip().splitlines()[0]),
                     extra={"event": "error", "episode": "{}/{}/{}".format(*record.key), "attempt": record.attempt},
                 )
             if progress is not None:
@@ -205,24 +199,11 @@ def write_sums(folder: RunFolder, manifest: dict[str, Any], plan: Plan) -> dict[
     """Write eval_info.json, from the records on disk."""
     times = [one["times"] for one in manifest["sessions"]]
     eval_s = None if None in times else sum(one["wall_s"] for one in times)         # nobody knows how long a session took that was killed
-    eval_info = build_eval_info(_records(folder), eval_s=eval_s, tasks=plan.tasks, reports_success=reports_success(manifest))
+    eval_info = build_eval_info(folder.every_record(), eval_s=eval_s, tasks=plan.tasks, reports_success=reports_success(manifest))
     silent = unreported_warning(eval_info)
     if silent is not None:
         _log.warning("%s", silent)
         manifest["warnings"] = [*manifest["warnings"], silent]
         folder.write_manifest(manifest)
-    write_eval_info(folder.eval_info_path, eval_info)
+    folder.write_eval_info(eval_info)
     return dict(eval_info)
-
-
-def delete_unrecorded_videos(folder: RunFolder) -> None:
-    """Delete videos that were not finished, and those whose episode was finished but not recorded: it will run again."""
-    from lerobot_nb.evaluation.video import remove_unfinished_videos
-
-    if not folder.videos.is_dir():
-        return
-    remove_unfinished_videos(folder.videos)
-    recorded = set({record.key: record.video_path for record in _records(folder)}.values())       # the latest of each episode
-    for path in folder.videos.glob("*.mp4"):
-        if f"{folder.videos.name}/{path.name}" not in recorded:
-            path.unlink()

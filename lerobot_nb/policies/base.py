@@ -73,10 +73,16 @@ class PolicySpec:
     kwargs: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        try:
-            json.dumps(self.kwargs)
-        except TypeError as error:
-            raise TypeError(f"the arguments of policy {self.target} must be plain data (numbers, strings, lists, dicts): {error}") from None
+        for name, value in self.kwargs.items():
+            must = f"the arguments of policy {self.target} must be plain data (finite numbers, strings, lists, dicts)"
+            try:
+                came_back = json.loads(json.dumps(value, allow_nan=False))
+            except ValueError as error:                          # infinity and nan
+                raise ValueError(f"{must}: {name}={value!r:.60}: {error}") from None
+            except TypeError as error:
+                raise TypeError(f"{must}: {name}: {error}") from None
+            if came_back != value:
+                raise TypeError(f"{must}: {name}={value!r:.60} comes back from a file as {came_back!r:.60}")
 
     def build(self) -> "Policy":
         policy = _construct(self.target, resolve(self.target), self.kwargs)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EVAL_INFO_VERSION', 'SuccessSummary', 'Summary', 'OverallSummary', 'TaskMetrics', 'TaskSummary', 'EvalInfo',
            'PlannedTask', 'build_eval_info', 'write_eval_info', 'unreported_warning', 'reports_success',
-           'upgrade_eval_info']
+           'upgrade_eval_info', 'read_eval_info_of']
 
 # %% ../../nbs/results/eval_info.ipynb #d403c011
 import os
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict, cast
 
+from .json_checks import check_type
 from .outcomes import EndReason, Outcome, OutcomeCounts, has_success, outcome_of
 from .records import EpisodeRecord, write_json_atomic
-from .run_folder import EVAL_INFO_NAME
+from .run_folder import EVAL_INFO_NAME, RunFolder, RunFolderError
 
 # %% ../../nbs/results/eval_info.ipynb #7a473494
 EVAL_INFO_VERSION = 2
@@ -298,3 +299,54 @@ def _recounted(task: Any) -> OutcomeCounts | None:
     n_errors = task.get("n_errors")
     return OutcomeCounts(n[Outcome.SUCCESS], n[Outcome.FAILURE], n[Outcome.NOT_JUDGED], n_errors if type(n_errors) is int and n_errors > 0 else 0,
                          successes.count(None) if judges else 0)
+
+# %% ../../nbs/results/eval_info.ipynb #a11c0002
+class _ReadSummary(TypedDict, total=False):
+    """What readers use of a summary; files of older versions and of lerobot lack some of it."""
+    pc_success: float | None
+    pc_success_ci: list[float] | None
+    n_success: int | None
+    n_judged: int | None
+    n_episodes: int
+    n_evaluated: int
+    n_errors: int
+    n_unreported: int
+    avg_sum_reward: float | None
+    avg_n_steps: float | None
+    eval_s: float | None
+    seconds: dict[str, float]
+
+
+class _ReadMetrics(TypedDict):
+    sum_rewards: list[float | None]
+    successes: list[bool | None]
+
+
+class _ReadTask(_ReadSummary):
+    task_group: str
+    task_id: int
+    task: str | None
+    task_description: str | None
+    metrics: _ReadMetrics
+
+
+class _ReadEvalInfo(TypedDict):
+    per_task: list[_ReadTask]
+    per_group: dict[str, _ReadSummary]
+    overall: _ReadSummary
+
+
+def read_eval_info_of(files: RunFolder) -> dict[str, Any] | None:
+    """The content of a run's eval_info.json in the present layout, checked; None where there is none. RunFolderError, naming the field, where it is damaged."""
+    if not os.path.lexists(files.eval_info_path):
+        return None
+    content = files.read_json(files.eval_info_path)
+    try:
+        check_type(content, _ReadEvalInfo)
+        upgraded = upgrade_eval_info(cast(dict[str, Any], content), str(files.eval_info_path))
+        for summary in [*upgraded["per_task"], *upgraded["per_group"].values(), upgraded["overall"]]:
+            if summary.get("pc_success_ci") is not None and len(summary["pc_success_ci"]) != 2:
+                raise ValueError(f"pc_success_ci must hold two numbers; got {summary['pc_success_ci']!r:.60}")
+    except ValueError as error:
+        raise RunFolderError(f"{files.eval_info_path} is damaged: {error}. Delete it: the sums are made again from the records") from None
+    return upgraded

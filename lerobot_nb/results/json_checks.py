@@ -168,5 +168,5 @@ def _check_exact(value: object, where: str, inside: set[int]) -> None:
             _check_exact(item, f"{where}[{number}]", inside)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where} is {value}, which JSON can't hold; write a finite number, or null")
-    elif not (value is None or isinstance(value, (str, bool, int, float))) or isinstance(value, Enum):
+    elif not (value is None or isinstance(value, (str, bool, int, float))) or (isinstance(value, Enum) and not isinstance(value, str)):
         raise TypeError(f"{where} is a {type(value).__name__}, which JSON can't hold: {value!r:.100}; give plain data (numbers, strings, lists, dictionaries)")

@@ -53,7 +53,7 @@ def merge_runs(
     if target.exists() or target.is_symlink():
         raise RunFolderError(f"{target} is there already; a merge goes into a new folder, give another one")
     files = [RunFolder(folder) for folder in folders]
-    manifests = [one.manifest() for one in files]
+    manifests: list[Mapping[str, Any]] = [one.manifest() for one in files]
     names = [str(one.path) for one in files]
     records = [list(one.records()) for one in files]
     runs = [RunOutcomes.from_records(part, name, manifest) for part, name, manifest in zip(records, names, manifests)]

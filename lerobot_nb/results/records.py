@@ -10,12 +10,14 @@ __all__ = ['RECORD_TIME_FIELDS', 'strict_json', 'dumps_strict', 'write_text_atom
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, cast, get_args
 
+from .json_checks import parse_json
 from .outcomes import EndReason, EpisodeTally, Outcome, outcome_of
 
 # %% ../../nbs/results/records.ipynb #4fcd0c90
@@ -65,9 +67,9 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
     """Replace the file `path` by `text` in one step. On any failure the old file is still there, unchanged."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(unfinished, "w", encoding="utf-8", newline="\n") as file:
+        with open(unfinished, "x", encoding="utf-8", newline="\n") as file:         # a new file: no link is followed
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -156,7 +158,7 @@ class EpisodeRecord:
     def from_json(cls, data: str | Mapping[str, Any]) -> "EpisodeRecord":
         """From `to_json`'s dictionary or its text. Unknown fields are left out: a newer version may have written them."""
         if isinstance(data, str):
-            data = json.loads(data)
+            data = cast(Mapping[str, Any], parse_json(data, "it"))
         if not isinstance(data, Mapping):
             raise ValueError(f"an episode record is a JSON object, got a {type(data).__name__}: {data!r:.100}")
         missing = [name for name in _REQUIRED_FIELDS if name not in data]
@@ -188,7 +190,7 @@ def append_record(path: str | os.PathLike[str], record: EpisodeRecord | Mapping[
     OSError (disk full, read-only folder) leaves the file as it was.
     """
     line = (dumps_strict(record.to_json() if isinstance(record, EpisodeRecord) else record) + "\n").encode()
-    with open(path, "a+b", buffering=0) as file:
+    with open(path, "a+b", buffering=0, opener=_open_no_link) as file:
         size = _mend_tail(file)
         try:
             n_written = file.write(line)
@@ -222,6 +224,10 @@ def latest_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     """One record an episode, the last one written, sorted by suite, task and episode. Holds all of them in memory."""
     latest = {record.key: record for record in records}
     return [latest[key] for key in sorted(latest)]
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _mend_tail(file: BinaryIO) -> int:

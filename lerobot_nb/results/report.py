@@ -9,17 +9,19 @@ __all__ = ['COLUMNS', 'task_name', 'shows_suites', 'table_rows', 'clustered_sums
 
 # %% ../../nbs/results/report.ipynb #f3fe900a
 import base64
-import html
 import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from .eval_info import build_eval_info, reports_success, upgrade_eval_info
+from .escaping import html_text, markdown_text, terminal_text
+from .eval_info import build_eval_info, read_eval_info_of, reports_success
+from .manifest import Manifest, TaskOfRun, tasks_of_run
 from .records import EpisodeRecord
-from .run_folder import RunFolder
+from .run_folder import RunFolder, RunFolderError
 
 # %% ../../nbs/results/report.ipynb #6b0370ba
 COLUMNS = ("task", "success", "rate", "95 % interval", "reward", "steps", "errors")
@@ -102,8 +104,7 @@ def _notes(eval_info: Mapping[str, Any]) -> list[str]:
 def text_table(eval_info: Mapping[str, Any], markdown: bool = False) -> str:
     """The table for a terminal, or in Markdown."""
     rows, notes = table_rows(eval_info), _notes(eval_info)
-    if markdown:
-        rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    rows = [[markdown_text(cell) if markdown else terminal_text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows)]
 
     def line(cells, fill=" "):
@@ -138,18 +139,18 @@ def html_table(eval_info: Mapping[str, Any]) -> str:
     suites, overall, _ = clustered_sums(eval_info)
     summaries = [*tasks, *(suites.values() if shows_suites(eval_info) else ()), overall]
     columns = [*COLUMNS[:4], "0 – 100 %", *COLUMNS[4:], "what the policy is told"]
-    lines = ["".join(f'<th style="{_HEAD}{"left" if i in (0, 8) else "right"}">{html.escape(name)}</th>' for i, name in enumerate(columns))]
+    lines = ["".join(f'<th style="{_HEAD}{"left" if i in (0, 8) else "right"}">{html_text(name)}</th>' for i, name in enumerate(columns))]
     for i, (row, summary) in enumerate(zip(rows, summaries)):
         weight = "font-weight:bold;" if i >= len(tasks) else ""
         told = summary.get("task_description") or ""
         if told and (summary.get("task") or "").replace("_", " ") == told:           # LIBERO: the name is the sentence
             row = [f"{summary['task_group']}/{summary['task_id']}", *row[1:]]
-        cells = [html.escape(text) for text in row[:4]] + [_interval_picture(summary)] + [html.escape(text) for text in row[4:]] + [html.escape(told)]
+        cells = [html_text(text) for text in row[:4]] + [_interval_picture(summary)] + [html_text(text) for text in row[4:]] + [html_text(told)]
         if row[-1] != "0":
             cells[7] = f'<span style="color:{_FAILURE};font-weight:bold">{cells[7]}</span>'
         lines.append("".join(f'<td style="{weight}{_CELL}{"left" if j == 8 else "left;white-space:nowrap" if j == 0 else "right;white-space:nowrap"}">{text}</td>'
                              for j, text in enumerate(cells)))
-    return f'<table style="{_TABLE}"><thead><tr>{lines[0]}</tr></thead><tbody>' + "".join(f"<tr>{line}</tr>" for line in lines[1:]) + "</tbody></table>" + "".join(f"<p>{html.escape(note)}</p>" for note in _notes(eval_info))
+    return f'<table style="{_TABLE}"><thead><tr>{lines[0]}</tr></thead><tbody>' + "".join(f"<tr>{line}</tr>" for line in lines[1:]) + "</tbody></table>" + "".join(f"<p>{html_text(note)}</p>" for note in _notes(eval_info))
 
 # %% ../../nbs/results/report.ipynb #a743d94f
 def success_plot(eval_info: Mapping[str, Any]):
@@ -164,7 +165,7 @@ def success_plot(eval_info: Mapping[str, Any]):
             continue
         axis.plot(interval, [row, row], color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
         axis.plot(rate, row, "o", color=colour, markersize=5)
-    axis.set_yticks(range(len(tasks) + 1), [*map(task_name, tasks), "all"], fontsize=8)
+    axis.set_yticks(range(len(tasks) + 1), [*_plot_names(tasks), "all"], fontsize=8, parse_math=False)
     axis.set_xlim(-3, 103)
     axis.set_xlabel("success, percent (95 % interval)")
     _finish(figure, axis, len(tasks) + 1)
@@ -187,12 +188,17 @@ def reward_plot(eval_info: Mapping[str, Any]):
                 labelled.add(label)
         if known:
             axis.plot([sum(reward for reward, _ in known) / len(known)] * 2, [row - 0.35, row + 0.35], color="black", linewidth=1.5)
-    axis.set_yticks(range(len(tasks)), list(map(task_name, tasks)), fontsize=8)
+    axis.set_yticks(range(len(tasks)), _plot_names(tasks), fontsize=8, parse_math=False)
     axis.set_xlabel("sum of rewards of an episode; the line is the mean")
     if labelled:
         figure.legend(loc="outside upper right", ncols=len(labelled), fontsize=8, frameon=False)
     _finish(figure, axis, len(tasks))
     return figure
+
+
+def _plot_names(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names for an axis: `$` is a dollar there, and no formula begins."""
+    return [terminal_text(task_name(task)) for task in tasks]
 
 
 def _task_axis(n_rows: int):
@@ -239,19 +245,21 @@ def video_grid(
     page_folder: str | os.PathLike[str] = ".",        # where the page will lie: links are relative to it
 ) -> str:
     """HTML with a player for each video, with its task, episode and outcome below it."""
-    figures, n_bytes = [], 0
+    figures, n_bytes, files = [], 0, RunFolder(folder)
     for record in records:
-        path = Path(folder) / (record.video_path or "")
         task = task_name({"task_group": record.suite, "task_id": record.task_id, "task": record.task})
         caption = f"{task}, episode {record.episode_index}: {outcome(record)}"
-        if not path.is_file():
-            player = f"<i>{html.escape(str(record.video_path))} is gone</i>"
-        elif n_bytes + path.stat().st_size <= most_bytes:
+        try:
+            path = files.video(record)
+        except RunFolderError as error:
+            figures.append(_figure(f"<i>{html_text(error)}</i>", caption, width))
+            continue
+        if n_bytes + path.stat().st_size <= most_bytes:
             n_bytes += path.stat().st_size
             data = base64.b64encode(path.read_bytes()).decode()
             player = f'<video controls muted loop playsinline preload="metadata" width="{width}" src="data:video/mp4;base64,{data}"></video>'
         else:
-            player = f'<a href="{html.escape(Path(os.path.relpath(path, page_folder)).as_posix())}">{html.escape(path.name)}</a> ({path.stat().st_size / 1e6:.1f} MB)'
+            player = f'<a href="{html_text(quote(Path(os.path.relpath(path, page_folder)).as_posix(), errors="surrogatepass"))}">{html_text(path.name)}</a> ({path.stat().st_size / 1e6:.1f} MB)'
         figures.append(_figure(player, caption, width))
     return _grid(figures) if figures else "<i>no videos: nothing was rendered, or none were kept</i>"
 
@@ -262,17 +270,19 @@ def frame_gallery(
     width: int = 160,
 ) -> str:
     """HTML with pictures from the videos: how each episode began and how it ended."""
-    figures = []
+    figures, files = [], RunFolder(folder)
     for record in records:
-        path = Path(folder) / (record.video_path or "")
-        if not path.is_file():
+        name = f"{record.task}, episode {record.episode_index}"
+        try:
+            pictures = dict(zip(("first", "last"), first_and_last_frame(files.video(record))))
+        except (RunFolderError, ValueError) as error:            # the other episodes are shown all the same
+            figures.append(_figure(f"<i>{html_text(error)}</i>", name, (width + 2) * len(frames)))
             continue
-        pictures = dict(zip(("first", "last"), first_and_last_frame(path)))
         images = []
         for which in frames:
             source = base64.b64encode(_jpeg(pictures[which], width)).decode()
             images.append(f'<img width="{width}" style="margin:0 2px 0 0;display:inline" alt="{which} frame" src="data:image/jpeg;base64,{source}">')
-        caption = f"{record.task}, episode {record.episode_index}" + (f": {outcome(record)}" if "last" in frames else "")
+        caption = name + (f": {outcome(record)}" if "last" in frames else "")
         figures.append(_figure("".join(images), caption, (width + 2) * len(images)))
     return _grid(figures) if figures else "<i>no pictures: nothing was rendered</i>"
 
@@ -287,15 +297,18 @@ def outcome(record: EpisodeRecord) -> str:
 
 
 def first_and_last_frame(path: str | os.PathLike):
-    """Two (H, W, 3) uint8 arrays from a video."""
+    """Two (H, W, 3) uint8 arrays from a video; of a video that is cut off, the last picture that is there. ValueError where it holds none."""
     import av
 
-    first = last = None
-    with av.open(str(path)) as container:
-        for frame in container.decode(video=0):
-            first, last = frame if first is None else first, frame
+    first, last, reason = None, None, "it holds no picture"
+    try:
+        with av.open(str(path)) as container:
+            for frame in container.decode(video=0):
+                first, last = frame if first is None else first, frame
+    except (av.FFmpegError, IndexError) as error:                # IndexError: no track of pictures in it
+        reason = getattr(error, "strerror", None) or str(error)
     if first is None:
-        raise ValueError(f"{path} holds no picture")
+        raise ValueError(f"the video {Path(path).name} can't be shown: {reason}")
     return first.to_ndarray(format="rgb24"), last.to_ndarray(format="rgb24")
 
 
@@ -311,7 +324,7 @@ def _jpeg(picture, width: int) -> bytes:
 
 
 def _figure(content: str, caption: str, width: int) -> str:
-    return (f'<figure style="margin:0;width:{width}px">{content}<figcaption style="font-size:80%;line-height:1.25">{html.escape(caption)}</figcaption></figure>')
+    return (f'<figure style="margin:0;width:{width}px">{content}<figcaption style="font-size:80%;line-height:1.25">{html_text(caption)}</figcaption></figure>')
 
 
 def _grid(figures: Sequence[str]) -> str:
@@ -333,9 +346,13 @@ def flat_items(value: Mapping[str, Any], prefix: str = "", skip: Sequence[str] =
     return items
 
 
+def _text_items(items: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"{terminal_text(name)}: {terminal_text(text, lines=True)}" for name, text in items)
+
+
 def html_items(items: Sequence[tuple[str, str]]) -> str:
     """Names and values as an HTML table."""
-    rows = "".join(f'<tr><td style="{_CELL}left">{html.escape(name)}</td><td style="{_CELL}left;font-family:monospace;white-space:pre-wrap">{html.escape(text)}</td></tr>'
+    rows = "".join(f'<tr><td style="{_CELL}left">{html_text(name)}</td><td style="{_CELL}left;font-family:monospace;white-space:pre-wrap">{html_text(text, lines=True)}</td></tr>'
                    for name, text in items)
     return f'<table style="{_TABLE}"><tbody>{rows}</tbody></table>'
 
@@ -353,36 +370,32 @@ def _count(videos: Sequence[EpisodeRecord]) -> str:
 class Report:
     """The report of one run folder. What returns `IPython.display.HTML` or a figure is meant to be the last line of a notebook cell.
 
-    FileNotFoundError if the folder holds no run.
+    RunFolderError if the folder holds no run, or a damaged one.
     """
 
     def __init__(self, folder: str | os.PathLike):
         self.files = RunFolder(folder)
         self.folder = self.files.path
-        if not self.files.episodes_path.is_file() and not self.files.eval_info_path.is_file():
-            raise FileNotFoundError(f"{self.folder} holds no run: neither eval_info.json nor episodes.jsonl is there; give the folder that the run printed")
-        self.manifest: dict[str, Any] = self._read(self.files.manifest_path) or {}
-        self._eval_info: Mapping[str, Any] | None = self._read(self.files.eval_info_path)
-
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        if not path.is_file():
-            return None
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is broken: {error}") from error
-        if isinstance(content, dict) and path == self.files.eval_info_path:
-            content = upgrade_eval_info(content, str(path))
-        if not isinstance(content, dict) or (path == self.files.eval_info_path and not {"per_task", "per_group", "overall"} <= content.keys()):
-            raise ValueError(f"{path} does not hold what a run writes there")
-        return content
+            if not any(map(os.path.lexists, (self.files.manifest_path, self.files.episodes_path, self.files.eval_info_path))):
+                raise RunFolderError(f"{self.folder} holds no run: none of run.json, eval_info.json and episodes.jsonl is there; give the folder that the run printed")
+        except ValueError as error:                              # a name with a zero byte
+            raise RunFolderError(f"{str(self.folder)!r} is not a folder: {error}") from None
+        self.manifest: Manifest | None = self.files.manifest() if self.files.exists() else None
+        self._eval_info: Mapping[str, Any] | None = read_eval_info_of(self.files)
 
     @property
     def eval_info(self) -> Mapping[str, Any]:
         """The content of eval_info.json; summed up from the records if the run never got that far."""
         if self._eval_info is None:
-            self._eval_info = build_eval_info(self.files.records(), reports_success=reports_success(self.manifest))
+            self._eval_info = build_eval_info(self.files.records(), tasks=self._planned_tasks(), reports_success=reports_success(self.manifest or {}))
         return self._eval_info
+
+    def _planned_tasks(self) -> list[TaskOfRun]:
+        """The tasks of the plan, also those that the run never came to."""
+        told = {(record.suite, record.task_id): record.task_description for record in self.files.records()}
+        tasks = tasks_of_run(self.manifest) if self.manifest is not None else []
+        return [task._replace(description=told.get((task.suite, task.task_id), "")) for task in tasks]
 
     def records(self) -> list[EpisodeRecord]:
         """One record an episode, sorted."""
@@ -427,16 +440,16 @@ class Report:
         if not items:
             return None
         left_out = [("…", f"{len(items) - most} more, see episodes.jsonl")] if len(items) > most else []
-        return self._display(html_items([(name, text[-2000:]) for name, text in items[:most]] + left_out), "\n".join(f"{name}: {text}" for name, text in items[:most]))
+        return self._display(html_items([(name, text[-2000:]) for name, text in items[:most]] + left_out), _text_items(items[:most]))
 
     def summary(self):
         """Policy, protocol, seeds, versions, machine and times. Everything else is in run.json."""
-        items = [("run folder", str(self.folder)), *flat_items({name: self.manifest[name] for name in _SUMMARY if name in self.manifest}, skip=_LEFT_OUT)]
+        items = [("run folder", str(self.folder)), *flat_items({name: value for name, value in (self.manifest or {}).items() if name in _SUMMARY}, skip=_LEFT_OUT)]
         overall = self.eval_info["overall"]
         spent = {name: seconds for name, seconds in (overall.get("seconds") or {}).items() if seconds}
         if spent:
             items.append(("seconds in workers", ", ".join(f"{name} {seconds:,.1f}" for name, seconds in spent.items())))
-        return self._display(html_items(items), "\n".join(f"{name}: {text}" for name, text in items))
+        return self._display(html_items(items), _text_items(items))
 
     @staticmethod
     def _display(page: str, text: str):

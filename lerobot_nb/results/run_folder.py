@@ -20,7 +20,7 @@ from typing import IO, Any
 from urllib.parse import quote, unquote
 
 from ..envs.errors import LerobotNbError
-from .json_checks import parse_json, read_json
+from .json_checks import read_json
 from .manifest import WRITTEN_BY, Manifest, upgrade_manifest
 from .records import EpisodeRecord, append_record, latest_records, read_records, write_json_atomic
 
@@ -123,6 +123,7 @@ class RunFolder:
         self.reruns = self.path / RERUNS_NAME
         self._lock: IO[bytes] | None = None
         self._made: list[Path] = []               # folders that `open` made
+        self._known_written: set[str] | None = None
 
     # taking it
 
@@ -305,6 +306,7 @@ class RunFolder:
             path = folder / f"{name.removesuffix('.mp4')}.{number}.mp4"
         if f"{folder.name}/{path.name}" not in written:
             self._write(self.path / _WRITTEN_NAME, lambda: self._note(f"{folder.name}/{path.name}"))
+            written.add(f"{folder.name}/{path.name}")
         return path
 
     def _note(self, name: str) -> None:
@@ -312,15 +314,17 @@ class RunFolder:
             file.write(f"\n{name}\n".encode())                   # a line of its own, also after one that was torn
 
     def _written(self) -> set[str]:
-        """What this run began to write, as `videos/<name>` or `reruns/<name>`."""
-        path = self.path / _WRITTEN_NAME
-        if not os.path.lexists(path):
-            return set()
-        try:
-            lines = path_inside(self.path, path).read_bytes().decode("ascii", "replace").split("\n")
-        except OSError as error:
-            raise RunFolderError(f"{path} can't be read ({error.strerror or error})") from error
-        return {line for line in lines if re.fullmatch(rf"({VIDEOS_NAME}|{RERUNS_NAME})/[^/\0.][^/\0]*\.mp4", line)}
+        """What this run began to write, as `videos/<name>` or `reruns/<name>`. The list is a file, so only such names are believed."""
+        if self._known_written is None:
+            _check_kinds(self.path)
+            try:
+                text = (self.path / _WRITTEN_NAME).read_bytes().decode("ascii", "replace")
+            except FileNotFoundError:
+                text = ""
+            except OSError as error:
+                raise RunFolderError(f"{self.path / _WRITTEN_NAME} can't be read ({error.strerror or error})") from error
+            self._known_written = {line for line in text.split("\n") if re.fullmatch(rf"({VIDEOS_NAME}|{RERUNS_NAME})/[^/\0.][^/\0]*\.mp4", line)}
+        return self._known_written
 
     def delete_unrecorded_videos(self) -> list[Path]:
         """Delete videos that were not finished, and those whose episode was finished but not recorded: it will run again. Returns what was deleted.
