@@ -1,10 +1,11 @@
 """What every command of `lerobot-nb` has in common: one vocabulary, help for mistyped words, quiet ends."""
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -60,17 +61,17 @@ def test_output_that_nobody_reads_ends_quietly(tmp_path):
     assert process.wait(60) == 141 and stderr == ""
 
 
-@pytest.mark.parametrize("words", [["eval", "--task", "reach-v3", "--policy", "slow_policy:Policy"], ["rerun", "run", "--episode", "reach-v3/0/0"]])
+@pytest.mark.parametrize("words", [["eval", "--task", "reach-v3", "--policy", "slow_policy:Policy"], ["rerun", "run", "--episode", "gym/0/0", "--trust"]])
 def test_ctrl_c_before_anything_runs(tmp_path, words):
     (tmp_path / "slow_policy.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n")
-    (tmp_path / "run").mkdir()
-    if words[0] == "rerun":                                  # whatever it reads first takes for ever
-        os.mkfifo(tmp_path / "run" / "run.json")
+    if words[0] == "rerun":
+        shutil.copytree(Path(__file__).parent / "data/runs_of_0_1_0/gym_finished", tmp_path / "run")
+        manifest = (tmp_path / "run" / "run.json").read_text()
+        (tmp_path / "run" / "run.json").write_text(manifest.replace('"policy": "random"', '"policy": "slow_policy:Policy"'))
     process = subprocess.Popen([sys.executable, "-m", "lerobot_nb.cli", *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while words[0] == "eval" and not (tmp_path / "importing").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "importing").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0 if words[0] == "eval" else 3)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in stderr and "interrupted" in stderr, stderr

@@ -166,6 +166,7 @@ def test_the_files_of_a_run_show_the_same_count(tmp_path_factory, ends, reports_
         append_record(folder / "episodes.jsonl", record)
     manifest = json.loads((Path(__file__).parent / "data/runs_of_0_1_0/gym_finished/run.json").read_text())
     manifest["protocol"]["reports_success"] = reports_success
+    manifest["plan"]["tasks"] = []                           # the report lists planned tasks; here they are those of the records
     (folder / "run.json").write_text(json.dumps(manifest))
     rows = expected_rows(records, reports_success)
     for row, counts in zip(table_rows(Report(folder).eval_info), rows, strict=True):          # a run that never got as far as its sums

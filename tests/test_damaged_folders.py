@@ -234,7 +234,7 @@ def test_what_a_file_names_is_not_run_unasked(what, change, tmp_path, monkeypatc
         assert main(words) == 2 and f"--trust (Python: trust=True), or give the same name again: --{what} {change[2]}" in capsys.readouterr().err
         assert main([*words, f"--{what}", "another:Name"]) == 2 and "not 'another:Name'" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
-    if change[2].startswith("evil") and change[1] != "class":
+    if change[2].startswith("evil") and change[1] not in ("class", "type"):
         try:
             rerun_episode(folder, "gym/0/0", video=False, trust=True)
         except (ValueError, RunFolderError):

@@ -13,6 +13,7 @@ from .benchmark import make_benchmark, make_runner
 from .plan import Plan
 from .resume import load_request
 from ..policies.base import make_policy
+from ..results.eval_info import read_eval_info_of
 from ..results.records import EpisodeRecord, same_episode
 from ..results.run_folder import RunFolder
 
@@ -38,6 +39,7 @@ def rerun_episode(
     tasks.choose_gl(films=video)
     plan = Plan(tasks.tasks, config.n_episodes, config.seed)
     files.check_before_resuming({spec.key: (spec.seed, spec.init_state_id) for spec in plan})
+    read_eval_info_of(files)                                    # a damaged folder is said, whatever the part
     done = {spec.key for spec in plan if spec.key != before.key}
     path = files.new_video(files.reruns, *before.key) if video else None
     runner = make_runner(tasks, made, config, plan=plan, done=done, run_folder=files.path, video_path_of=lambda spec: path)

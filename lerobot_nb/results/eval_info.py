@@ -343,10 +343,10 @@ def read_eval_info_of(files: RunFolder) -> dict[str, Any] | None:
     content = files.read_json(files.eval_info_path)
     try:
         check_type(content, _ReadEvalInfo)
-        upgraded = upgrade_eval_info(cast(dict[str, Any], content), str(files.eval_info_path))
-        for summary in [*upgraded["per_task"], *upgraded["per_group"].values(), upgraded["overall"]]:
+        known = cast(dict[str, Any], content)
+        for summary in [*known["per_task"], *known["per_group"].values(), known["overall"]]:
             if summary.get("pc_success_ci") is not None and len(summary["pc_success_ci"]) != 2:
                 raise ValueError(f"pc_success_ci must hold two numbers; got {summary['pc_success_ci']!r:.60}")
+        return upgrade_eval_info(known, str(files.eval_info_path))
     except ValueError as error:
         raise RunFolderError(f"{files.eval_info_path} is damaged: {error}. Delete it: the sums are made again from the records") from None
-    return upgraded
