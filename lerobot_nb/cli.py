@@ -40,7 +40,7 @@ SUBCOMMANDS = {
     "metrics": ("sum up eval_info.json as metrics.json", "lerobot_nb.results.metrics:main"),
     "describe": ("write the sentence that the policy is told in each task", "lerobot_nb.results.descriptions:main"),
     "tasks": ("list benchmarks and their tasks", "lerobot_nb.cli:tasks_command"),
-    "serve": ("serve a policy to evaluations elsewhere, over a websocket", "lerobot_nb.policies.serve:serve_command"),
+    "serve": ("serve a policy to evaluations elsewhere, over a websocket", "lerobot_nb.policies.commands:serve_command"),
     "doctor": ("is this machine fit to evaluate? what is missing, and the command that mends it", "lerobot_nb.doctor:main"),
 }
 

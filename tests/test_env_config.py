@@ -61,7 +61,7 @@ def test_asking_for_the_names_imports_no_benchmark():
 
 
 def test_an_unknown_benchmark_or_argument_lists_what_there_is():
-    with pytest.raises(ValueError, match="'metaword'.*Did you mean 'metaworld'.*gym, libero, metaworld"):
+    with pytest.raises(ValueError, match="'metaword'.*Did you mean 'metaworld'.*gym, libero,.* metaworld"):
         make_env_config("metaword")
     with pytest.raises(ValueError, match="'camera'.*camera_name"):
         make_env_config("metaworld", camera="corner2")
@@ -145,7 +145,7 @@ def test_make_env_is_the_mapping_that_lerobot_has_and_starts_nothing():
             make_env("metaworld", n_envs=wrong)
     with pytest.raises(TypeError, match="come too late"):
         make_env(make_env_config("metaworld"), task="reach-v3")
-    with pytest.raises(TypeError, match="gym, libero, metaworld"):
+    with pytest.raises(TypeError, match="gym, libero,.* metaworld"):
         make_env(3)
 
 

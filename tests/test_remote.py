@@ -21,7 +21,8 @@ from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import EvalRun, evaluate
 from lerobot_nb.policies.base import PolicyLoadError, PolicyUnavailable, make_policy
 from lerobot_nb.policies.remote import TOKEN_VARIABLE, RemotePolicy, pack, unpack
-from lerobot_nb.policies.serve import PolicyServer, serve_command
+from lerobot_nb.policies.commands import serve_command
+from lerobot_nb.policies.serve import PolicyServer
 from lerobot_nb.results.records import same_episode
 
 TESTS = Path(__file__).parent

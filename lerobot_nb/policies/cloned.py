@@ -8,7 +8,7 @@ __all__ = ['ClonedPolicyConfig', 'ClonedNetwork', 'resized', 'save_checkpoint', 
 # %% ../../nbs/policies/cloned.ipynb #ffcf8077
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 

@@ -7,7 +7,6 @@ __all__ = ['TrainingError', 'TrainConfig', 'TrainingData', 'make_network', 'chun
            'Training']
 
 # %% ../../nbs/training/behaviour_cloning.ipynb #af9824d7
-import contextlib
 import dataclasses
 import json
 import logging

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..envs.base import FeatureType
 from ..envs.config import EnvConfig, make_env_config
 from ..envs.errors import LerobotNbError
 from ..envs.recording import nest_observation, recorded, recording_name
