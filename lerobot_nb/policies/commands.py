@@ -41,11 +41,11 @@ def serve_parser() -> argparse.ArgumentParser:
 
 def serve_command(argv: Sequence[str]) -> int:
     """`lerobot-nb serve`; returns the exit code."""
+    parser = serve_parser()
+    arguments = parser.parse_args([word.replace("-", "_").replace("__", "--", 1) if word.startswith("--") and "=" not in word else word for word in argv])
     from lerobot_nb.policies.base import make_policy
     from lerobot_nb.policies.serve import PolicyServer
 
-    parser = serve_parser()
-    arguments = parser.parse_args([word.replace("-", "_").replace("__", "--", 1) if word.startswith("--") and "=" not in word else word for word in argv])
     token = os.environ.get(arguments.token_variable)
     if arguments.host not in _LOOPBACK and not token and not arguments.no_token:
         parser.error(f"--host {arguments.host} is reached from other machines: put a token into the environment variable {arguments.token_variable}, or say --no_token")
