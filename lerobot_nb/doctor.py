@@ -34,10 +34,16 @@ BENCHMARKS = {"metaworld": "metaworld", "libero": "libero"}         # name of th
 class Finding:
     """What was looked at and what was found.
 
-    name: what was looked at.
-    ok: False for a problem.
-    text: what was found.
-    mend: for a problem, the command that mends it.
+    Parameters
+    ----------
+    name
+        What was looked at.
+    ok
+        False for a problem.
+    text
+        What was found.
+    mend
+        For a problem, the command that mends it.
     """
     name: str
     ok: bool

@@ -25,7 +25,12 @@ from .errors import shown
 def resolve(path: str) -> Any:
     """The object at `path`, written as `"package.module:Name"`.
 
-    Raises ValueError where the path is not of that form or names nothing, ImportError where the module can't be imported.
+    Raises
+    ------
+    ValueError
+        Where the path is not of that form or names nothing
+    ImportError
+        Where the module can't be imported.
     """
     module_name, separator, attribute = path.partition(":")
     if not separator or not module_name or not attribute:
@@ -67,7 +72,11 @@ def _last_line_of(error: BaseException) -> str:
 def import_path(thing: Any) -> str:
     """The inverse of `resolve` for a class or a function of an importable module.
 
-    Raises ValueError for what another process could not import: things defined in a notebook cell, in `__main__` or inside a function.
+    Raises
+    ------
+    ValueError
+        For what another process could not import: things defined in a notebook cell, in `__main__` or inside a
+        function.
     """
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if module in (None, "__main__", "builtins") or name is None or "<" in name:
@@ -97,10 +106,16 @@ def new_python(code: str) -> list[str]:
 class TaskInfo:
     """What is known of a task before any simulator runs.
 
-    description: the text that a language-conditioned policy receives.
-    max_episode_steps: control steps after which an episode is cut off; None where only the environment knows.
-    n_init_states: stored initial states to choose from; None for tasks that are initialised by their seed alone.
-    init_state_ids: the stored initial states that episodes begin from, in this order; None: all of them, from the first one on.
+    Parameters
+    ----------
+    description
+        The text that a language-conditioned policy receives.
+    max_episode_steps
+        Control steps after which an episode is cut off; None where only the environment knows.
+    n_init_states
+        Stored initial states to choose from; None for tasks that are initialised by their seed alone.
+    init_state_ids
+        The stored initial states that episodes begin from, in this order; None: all of them, from the first one on.
     """
     suite: str
     task_id: int
@@ -148,9 +163,14 @@ class PolicyFeature:
 class EnvFactory:
     """Builds an environment in whatever process calls it.
 
-    target: `"package.module:Name"` of a `gymnasium.Env` class or of a function that returns one.
-    kwargs: its keyword arguments; plain data (what JSON can hold), since they are recorded.
-    imports: modules imported first, where that registers Gymnasium ids.
+    Parameters
+    ----------
+    target
+        `"package.module:Name"` of a `gymnasium.Env` class or of a function that returns one.
+    kwargs
+        Its keyword arguments; plain data (what JSON can hold), since they are recorded.
+    imports
+        Modules imported first, where that registers Gymnasium ids.
     """
     target: str
     kwargs: dict = field(default_factory=dict)

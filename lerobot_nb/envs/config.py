@@ -138,8 +138,12 @@ class EnvConfig(metaclass=Checked):
     def create_envs(self, n_envs: int = 1, use_async_envs: bool = True) -> dict[str, dict[int, Any]]:
         """`{suite: {task_id: LazyVectorEnv}}`; no process and no simulator exists before the first use of one.
 
-        n_envs: environments in each vector; over the whole mapping at most this many simulators live at a time.
-        use_async_envs: worker processes; False steps the environments one after another in this process, for debugging.
+        Parameters
+        ----------
+        n_envs
+            Environments in each vector; over the whole mapping at most this many simulators live at a time.
+        use_async_envs
+            Worker processes; False steps the environments one after another in this process, for debugging.
         """
         n_envs = checked("n_envs", n_envs, Annotated[int, Setting(least=1)])
         use_async_envs = checked("use_async_envs", use_async_envs, bool)

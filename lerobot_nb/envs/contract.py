@@ -42,7 +42,10 @@ class _Played:
 class _InfoCheck:
     """What the infos of an environment say of success, over all episodes that are played with it.
 
-    always: every info must report.
+    Parameters
+    ----------
+    always
+        Every info must report.
     """
 
     def __init__(self, demand: Callable[[Any, str], None], always: bool):
@@ -94,11 +97,22 @@ def _play(
 def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 10, ends_at_success: bool = True) -> list[TaskInfo]:
     """Try the contract on every task of a benchmark, with random actions; returns the tasks that were tried.
 
-    n_steps: steps of an episode, which is played three times, four where pictures are drawn. look_every: how seldom the policy looks in the second one. What holds at the end
-        of an episode is only tried where one ends within these steps.
-    ends_at_success: success ends an episode. False for environments that go on, where it can be lost again (`success_at`).
+    Pictures are drawn where `render_mode` is set.
 
-    Raises ContractError for the first promise that is broken. Pictures are drawn where `render_mode` is set.
+    Parameters
+    ----------
+    n_steps
+        Steps of an episode, which is played three times, four where pictures are drawn.
+    look_every
+        How seldom the policy looks in the second one. What holds at the end of an episode is only tried where one ends
+        within these steps.
+    ends_at_success
+        Success ends an episode. False for environments that go on, where it can be lost again (`success_at`).
+
+    Raises
+    ------
+    ContractError
+        For the first promise that is broken.
     """
     tasks = env_config.tasks()
     descriptions: dict[str, TaskInfo] = {}

@@ -50,12 +50,19 @@ def named_observation(space: spaces.Space, observation: Any) -> dict[str, Any]:
 class GymIdEnv(gymnasium.Env):
     """A registered Gymnasium environment in the form that the evaluation works with.
 
-    gym_id: the id, as `gymnasium.make` takes it ("module:Name-v0" imports the module first).
-    gym_kwargs: passed to `gymnasium.make`.
-    episode_length: steps after which the episode is cut off, in place of the id's own limit.
-    task: name; default is the id.
-    task_description: text for language-conditioned policies. None: the instruction that the environment gives in each episode (a text in its observation, or its
-        attribute `task_description`, `instruction` or `mission`), else the id.
+    Parameters
+    ----------
+    gym_id
+        The id, as `gymnasium.make` takes it ("module:Name-v0" imports the module first).
+    gym_kwargs
+        Passed to `gymnasium.make`.
+    episode_length
+        Steps after which the episode is cut off, in place of the id's own limit.
+    task
+        Name; default is the id.
+    task_description
+        Text for language-conditioned policies. None: the instruction that the environment gives in each episode (a text
+        in its observation, or its attribute `task_description`, `instruction` or `mission`), else the id.
     """
 
     @checks_arguments
@@ -254,10 +261,14 @@ def _refusal(spec: Any, gym_kwargs: dict[str, Any]) -> str:
 class GymEnvConfig(EnvConfig):
     """Registered Gymnasium environments.
 
-    gym_id: another name for task.
     fps: for information; videos have the `render_fps` of the environment.
 
     What is observed, and the size of images, are the environment's own: many take arguments for it (`gym_kwargs`).
+
+    Parameters
+    ----------
+    gym_id
+        Another name for task.
     """
     task: Annotated[TaskNames, Setting("registered id, or several with commas between them")] = None
     package_name: Annotated[str | None, Setting("module that registers the ids; imported in whatever process builds an environment")] = None

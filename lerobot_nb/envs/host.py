@@ -25,7 +25,10 @@ from .transport import ObservationLayout, ObservationViews, SharedBlock
 class EnvHost:
     """One live environment and the commands on it. The latest observation is kept in `observation`.
 
-    commands: names of the methods that may be called from outside.
+    Parameters
+    ----------
+    commands
+        Names of the methods that may be called from outside.
     """
     commands = ("build", "warm", "reset", "step", "render", "call", "get_attr", "set_attr", "release")
 
@@ -205,7 +208,12 @@ def _forget_failed_imports() -> None:
 def worker_main(connection: Connection, host_path: str, environment: dict[str, str | None]) -> None:
     """What a worker process runs: answer one message after another, until the parent closes the pipe.
 
-    host_path: import path of the `EnvHost` class. environment: variables to set, or (None) to remove, before anything is imported.
+    Parameters
+    ----------
+    host_path
+        Import path of the `EnvHost` class.
+    environment
+        Variables to set, or (None) to remove, before anything is imported.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

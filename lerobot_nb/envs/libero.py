@@ -71,20 +71,42 @@ def _numbers(*shape: int) -> spaces.Box:
 class LiberoEnv(gymnasium.Env):
     """One task of LIBERO as a Gymnasium environment. Nothing of the simulator is imported before the first `reset`.
 
-    suite, task_id: which task; `libero_tasks.list_tasks` lists them.
-    obs_type: "pixels_agent_pos", "pixels" or "state" (nothing is rendered).
-    render_mode: "rgb_array", or None: `render` can't be used, and with obs_type="state" no OpenGL is needed.
-    privileged: adds the ground truth of `libero_scene`: `obs["privileged"]` and `info["scene"]` at reset.
-    episode_length: control steps after which the episode is cut off; default: 280, 280, 300, 520, 400 for spatial, object, goal, 10, 90.
-    observation_height, observation_width: of the pictures in the observation.
-    camera_name, camera_name_mapping: see `camera_names`.
-    control_mode: "relative" or "absolute". control_freq: control steps per second of simulated time.
-    n_settle_steps: steps at rest in `reset`.
-    render_camera, visualization_height, visualization_width: of the pictures that `render` gives.
-    assets: folder with LIBERO's assets; None to look for it, see `LiberoPaths`.
-    task_description: text for language-conditioned policies; default is the task's own.
+    Parameters
+    ----------
+    suite, task_id
+        Which task; `libero_tasks.list_tasks` lists them.
+    obs_type
+        "pixels_agent_pos", "pixels" or "state" (nothing is rendered).
+    render_mode
+        "rgb_array", or None: `render` can't be used, and with obs_type="state" no OpenGL is needed.
+    privileged
+        Adds the ground truth of `libero_scene`: `obs["privileged"]` and `info["scene"]` at reset.
+    episode_length
+        Control steps after which the episode is cut off; default: 280, 280, 300, 520, 400 for spatial, object, goal,
+        10, 90.
+    observation_height, observation_width
+        Of the pictures in the observation.
+    camera_name, camera_name_mapping
+        See `camera_names`.
+    control_mode
+        "relative" or "absolute".
+    control_freq
+        Control steps per second of simulated time.
+    n_settle_steps
+        Steps at rest in `reset`.
+    render_camera, visualization_height, visualization_width
+        Of the pictures that `render` gives.
+    assets
+        Folder with LIBERO's assets; None to look for it, see `LiberoPaths`.
+    task_description
+        Text for language-conditioned policies; default is the task's own.
 
-    Raises ValueError for a suite, task or camera that doesn't exist, LiberoSetupError where files are missing.
+    Raises
+    ------
+    ValueError
+        For a suite, task or camera that doesn't exist
+    LiberoSetupError
+        Where files are missing.
     """
     lazy = True
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
@@ -233,8 +255,12 @@ class LiberoEnv(gymnasium.Env):
 class LiberoEnvConfig(EnvConfig):
     """LIBERO's tasks.
 
-    task: a suite ("libero_spatial" or "spatial", object, goal, 10, 90), or several with commas between them.
-    control_freq: another name for fps.
+    Parameters
+    ----------
+    task
+        A suite ("libero_spatial" or "spatial", object, goal, 10, 90), or several with commas between them.
+    control_freq
+        Another name for fps.
     """
     task: Annotated[TaskNames, Setting("suites (spatial, object, goal, 10, 90), with commas between them")] = "libero_10"
     fps: ControlFreq = 20

@@ -161,7 +161,12 @@ def _why_no_hub(timeout_s: float = 1.5) -> str | None:
 def download_assets() -> Path:
     """Fetch the assets from the hub into the cache of `huggingface_hub`; the folder that holds them.
 
-    Raises LiberoSetupError where the hub can't be reached. (Tested against a local stand-in of the hub only: the machine this was written on reaches no hub.)
+    (Tested against a local stand-in of the hub only: the machine this was written on reaches no hub.)
+
+    Raises
+    ------
+    LiberoSetupError
+        Where the hub can't be reached.
     """
     problem = _why_no_hub()
     if problem is not None:
@@ -224,9 +229,14 @@ def _write_config(folder: Path, text: str) -> None:
 class LiberoPaths:
     """The folders that LIBERO works with.
 
-    bddl_files, init_states: task definitions and stored initial states, a folder for each suite.
-    assets: meshes and textures; None where they were not looked for.
-    assets_source: where the assets come from, in words.
+    Parameters
+    ----------
+    bddl_files, init_states
+        Task definitions and stored initial states, a folder for each suite.
+    assets
+        Meshes and textures; None where they were not looked for.
+    assets_source
+        Where the assets come from, in words.
     """
     bddl_files: Path
     init_states: Path

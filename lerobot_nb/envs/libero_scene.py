@@ -30,7 +30,11 @@ PRIVILEGED_SHAPES: dict[str, tuple[int, ...]] = {
 class SceneReader:
     """Reads ground truth out of a LIBERO problem.
 
-    problem: robosuite's environment, i.e. `ControlEnv(...).env` of hf-libero, after `reset` and, where one is used, `set_init_state`.
+    Parameters
+    ----------
+    problem
+        Robosuite's environment, i.e. `ControlEnv(...).env` of hf-libero, after `reset` and, where one is used,
+        `set_init_state`.
     """
 
     def __init__(self, problem: Any):

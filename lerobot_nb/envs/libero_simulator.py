@@ -142,7 +142,12 @@ class _Sim(MjSim):
 class SampleClock:
     """The bookkeeping that all observables of a problem share: they have one sampling rate and no delays.
 
-    period_s: time between samples. substep_s: time that passes at each `tick`.
+    Parameters
+    ----------
+    period_s
+        Time between samples.
+    substep_s
+        Time that passes at each `tick`.
     """
 
     def __init__(self, period_s: float, substep_s: float):
@@ -295,14 +300,27 @@ def _close_all() -> None:
 class LiberoSimulator:
     """One task of LIBERO in robosuite.
 
-    task: which one. paths: where assets are.
-    cameras: names of the cameras that `observation` has images of; none for states only.
-    height, width: of these images.
-    can_render: whether `picture` is going to be used; without it and without cameras no OpenGL context is opened.
-    control_freq: control steps per second of simulated time.
-    relative: whether actions are movements (True) or poses to go to (False).
+    Parameters
+    ----------
+    task
+        Which one.
+    paths
+        Where assets are.
+    cameras
+        Names of the cameras that `observation` has images of; none for states only.
+    height, width
+        Of these images.
+    can_render
+        Whether `picture` is going to be used; without it and without cameras no OpenGL context is opened.
+    control_freq
+        Control steps per second of simulated time.
+    relative
+        Whether actions are movements (True) or poses to go to (False).
 
-    Raises RenderingError where pictures are asked for and can't be drawn.
+    Raises
+    ------
+    RenderingError
+        Where pictures are asked for and can't be drawn.
     """
 
     _REST = np.array([0.0, 0, 0, 0, 0, 0, -1])               # stay, with an open gripper
@@ -347,8 +365,12 @@ class LiberoSimulator:
     def reset(self, seed: int, init_state: np.ndarray | None = None, n_settle_steps: int = 10) -> None:
         """Begin an episode, decided by the arguments alone; `observation` is there afterwards.
 
-        init_state: (D,) stored state of the simulator, or None for the placement that the seed gives.
-        n_settle_steps: steps at rest in which things come to lie still; rendered is the last one only.
+        Parameters
+        ----------
+        init_state
+            (D,) stored state of the simulator, or None for the placement that the seed gives.
+        n_settle_steps
+            Steps at rest in which things come to lie still; rendered is the last one only.
         """
         problem = self.problem
         problem.looking = init_state is None and n_settle_steps == 0

@@ -69,9 +69,14 @@ def describe(
 class LiberoTask:
     """One task and its files.
 
-    suite, task_id, name, description: as in `TaskInfo`.
-    bddl_file: the scene and the goal.
-    init_states_file: stored initial states of the simulator.
+    Parameters
+    ----------
+    suite, task_id, name, description
+        As in `TaskInfo`.
+    bddl_file
+        The scene and the goal.
+    init_states_file
+        Stored initial states of the simulator.
     """
     suite: str
     task_id: int

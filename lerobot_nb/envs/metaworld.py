@@ -113,8 +113,12 @@ _CORNER2_POSITION = (0.75, 0.075, 0.7)
 class MetaworldEnv(gymnasium.Env):
     """One Meta-World task as a Gymnasium environment; see `MetaworldEnvConfig` for the meaning of the arguments.
 
-    task: name such as "push-v3".
-    task_description: text for language-conditioned policies; default is the one in `TASK_DESCRIPTIONS`.
+    Parameters
+    ----------
+    task
+        Name such as "push-v3".
+    task_description
+        Text for language-conditioned policies; default is the one in `TASK_DESCRIPTIONS`.
     """
     lazy = True
     metadata = {"render_modes": ["rgb_array"], "render_fps": 80}          # 5 substeps of 2.5 ms
@@ -264,9 +268,14 @@ def _check_options(options: dict | None) -> None:
 class MetaworldEnvConfig(EnvConfig):
     """Meta-World's tasks.
 
-    task: one of the 50 tasks ("push-v3"; "metaworld-push-v3" is the same), a group ("easy", "medium", "hard", "very_hard", "mt10", "mt50"),
-        or several of these with commas between them. A group is a suite of its name; a single task is a suite of one, named like the task.
-    fps: 80, the rate at which Meta-World is controlled (5 substeps of 2.5 ms); no other value is possible.
+    Parameters
+    ----------
+    task
+        One of the 50 tasks ("push-v3"; "metaworld-push-v3" is the same), a group ("easy", "medium", "hard",
+        "very_hard", "mt10", "mt50"), or several of these with commas between them. A group is a suite of its name; a
+        single task is a suite of one, named like the task.
+    fps
+        80, the rate at which Meta-World is controlled (5 substeps of 2.5 ms); no other value is possible.
     """
     task: Annotated[TaskNames, Setting("tasks or groups, with commas between them")] = "push-v3"
     fps: int = 80

@@ -25,8 +25,13 @@ _log = logging.getLogger(__name__)
 def preprocess_observation(observation: Mapping[str, Any]) -> dict[str, Any]:
     """A batch of an environment's observations under the names, and as the tensors, that a policy takes.
 
-    Raises TypeError for what is not a dict of arrays; ValueError for an image that is not uint8 or whose channels don't come last, and for two names of the
-    environment that become one name of the policy.
+    Raises
+    ------
+    TypeError
+        For what is not a dict of arrays
+    ValueError
+        For an image that is not uint8 or whose channels don't come last, and for two names of the environment that
+        become one name of the policy.
     """
     if not isinstance(observation, Mapping):
         raise TypeError(

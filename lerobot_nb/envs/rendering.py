@@ -38,10 +38,16 @@ class RenderingError(LerobotNbError, OSError):
 class GlChoice:
     """The OpenGL that draws.
 
-    backend: value of `MUJOCO_GL`: "egl", "osmesa", or "glfw" (a window system).
-    renderer: what OpenGL calls itself, such as "llvmpipe (LLVM 15.0.6, 256 bits)".
-    device: index among the EGL devices, None for other back ends.
-    reason: why this one.
+    Parameters
+    ----------
+    backend
+        Value of `MUJOCO_GL`: "egl", "osmesa", or "glfw" (a window system).
+    renderer
+        What OpenGL calls itself, such as "llvmpipe (LLVM 15.0.6, 256 bits)".
+    device
+        Index among the EGL devices, None for other back ends.
+    reason
+        Why this one.
     """
     backend: str
     renderer: str
@@ -278,7 +284,11 @@ def _apply(choice: GlChoice) -> None:
 def choose_gl_backend() -> GlChoice:
     """The OpenGL for this process and those that it starts, set in os.environ and logged; takes under a second the first time, nothing later on.
 
-    Raises RenderingError if nothing draws, or if what the user set in MUJOCO_GL or MUJOCO_EGL_DEVICE_ID does not."""
+    Raises
+    ------
+    RenderingError
+        If nothing draws, or if what the user set in MUJOCO_GL or MUJOCO_EGL_DEVICE_ID does not.
+    """
     choice = _remembered()
     if choice is None:
         choice = _find_gl()

@@ -52,7 +52,10 @@ def split_names(names: str | Sequence[str], what: str = "task") -> list[str]:
 def split_ids(ids: str | int | Iterable[int] | None, what: str = "task_ids") -> list[int] | None:
     """`"0, 3, 5-7"`, `3` or `[0, 3]` as a list of whole numbers; None and "" mean "all of them" and give None.
 
-    Raises ValueError for anything else, for a range that runs backwards, for a number given twice, and for one above `LARGEST_ID`.
+    Raises
+    ------
+    ValueError
+        For anything else, for a range that runs backwards, for a number given twice, and for one above `LARGEST_ID`.
     """
     if ids is None or (isinstance(ids, str) and not ids.strip()):
         return None
@@ -119,11 +122,20 @@ def _short(value: object) -> str:
 class Setting:
     """What a type can't say about a setting; goes into `Annotated[type, Setting(…)]`.
 
-    help: what it is for.
-    least, most: limits of a number, both allowed. above: limit that is not allowed itself.
-    convert: function of value and name that checks and converts in place of the type; it raises ValueError.
-    empty: whether a text may be empty.
-    path: whether an `os.PathLike` is taken for a text.
+    Parameters
+    ----------
+    help
+        What it is for.
+    least, most
+        Limits of a number, both allowed.
+    above
+        Limit that is not allowed itself.
+    convert
+        Function of value and name that checks and converts in place of the type; it raises ValueError.
+    empty
+        Whether a text may be empty.
+    path
+        Whether an `os.PathLike` is taken for a text.
     """
     help: str = ""
     least: float | None = None

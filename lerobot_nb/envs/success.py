@@ -56,9 +56,14 @@ class SuccessAt(str, Enum):
 class EpisodeSuccess:
     """What the steps of one episode report.
 
-    reset_info: of the reset; what it says of success does not count.
     success_step: the first step (1 is the first) that reported success; None if none did.
-    n_success_steps: steps that reported success. now: what the last step reported.
+
+    Parameters
+    ----------
+    reset_info
+        Of the reset; what it says of success does not count.
+    n_success_steps
+        Steps that reported success. now: what the last step reported.
     """
 
     def __init__(self, reset_info: Mapping[str, Any], success_at: SuccessAt = SuccessAt.EVER):

@@ -57,7 +57,10 @@ class ObservationLayout:
     def cast(self, observation: Any) -> Any:
         """The observation as its space describes it: the arrays of the space and no others, in its dtypes.
 
-        Raises ValueError for an array that is missing, has another shape than the space promised, or holds values that its dtype can't.
+        Raises
+        ------
+        ValueError
+            For an array that is missing, has another shape than the space promised, or holds values that its dtype can't.
         """
         arrays = [np.asarray(_leaf(observation, path, shape, dtype), dtype=dtype) for path, shape, dtype, _ in self.leaves]
         return _build(self._template, arrays)

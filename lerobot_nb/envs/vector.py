@@ -283,15 +283,26 @@ HOW_TO_MAKE_ENVS = (
 class LazyVectorEnv(_KeptAnswers):
     """Environments side by side, in worker processes that exist only while they are needed.
 
-    factories: an `EnvFactory` for all environments, or a sequence with one for each. An importable class or function is taken too.
-    n_envs: how many, where one factory is given.
-    use_async_envs: worker processes; False, or a single environment, steps in this process.
-    pool: shared workers; at most `pool.size` of them live. Default: a pool of its own.
-    task, env_config: what the environments are for, where that is known; the evaluation plans from it.
-    autoreset_mode: as in Gymnasium. NEXT_STEP resets an environment in the step after its episode has ended, SAME_STEP at once, DISABLED never.
-    reset_timeout_s, step_timeout_s: after these, `WorkerHung`.
-
     Observations and information are copies: they do not change with the next step, and nothing of an environment's own is changed.
+
+    Parameters
+    ----------
+    factories
+        An `EnvFactory` for all environments, or a sequence with one for each. An importable class or function is taken
+        too.
+    n_envs
+        How many, where one factory is given.
+    use_async_envs
+        Worker processes; False, or a single environment, steps in this process.
+    pool
+        Shared workers; at most `pool.size` of them live. Default: a pool of its own.
+    task, env_config
+        What the environments are for, where that is known; the evaluation plans from it.
+    autoreset_mode
+        As in Gymnasium. NEXT_STEP resets an environment in the step after its episode has ended, SAME_STEP at once,
+        DISABLED never.
+    reset_timeout_s, step_timeout_s
+        After these, `WorkerHung`.
     """
 
     def __init__(
@@ -338,8 +349,13 @@ class LazyVectorEnv(_KeptAnswers):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin episodes. seed: an int s gives environment i the seed s + i; a list gives one each.
 
-        options: passed to every environment; a list gives one each. `reset_mask`, (n_envs,) of bool, in a dictionary that is given for all begins new
         episodes only where it is True.
+
+        Parameters
+        ----------
+        options
+            Passed to every environment; a list gives one each. `reset_mask`, (n_envs,) of bool, in a dictionary that is
+            given for all begins new
         """
         mask = np.ones(self.num_envs, dtype=bool)
         if isinstance(options, Mapping):
@@ -368,8 +384,14 @@ class LazyVectorEnv(_KeptAnswers):
     def step(self, actions: Any, mask: Any = None, autoreset: bool = True) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step of every environment: observations, rewards (n_envs,), terminated, truncated, infos.
 
-        mask: (n_envs,) of bool; environments where it is False rest: they repeat their observation, with reward 0 and no flag.
-        autoreset: False leaves an episode that ends as it is, whatever the mode; the next step of that environment begins a new one, unless the mode is DISABLED.
+        Parameters
+        ----------
+        mask
+            (n_envs,) of bool; environments where it is False rest: they repeat their observation, with reward 0 and no
+            flag.
+        autoreset
+            False leaves an episode that ends as it is, whatever the mode; the next step of that environment begins a new
+            one, unless the mode is DISABLED.
         """
         if not self._episodes.all():
             missing = np.flatnonzero(~self._episodes).tolist()

@@ -128,7 +128,11 @@ class Worker:
     """A process with one environment.
 
     `send` a command, then `receive` its answer; one command at a time. `fileno()` lets a selector wait for many workers.
-    host: import path of the `EnvHost` class that runs inside.
+
+    Parameters
+    ----------
+    host
+        Import path of the `EnvHost` class that runs inside.
     """
     local = False
 
@@ -177,7 +181,11 @@ class Worker:
 
         Bytes that begin with `H` are a heartbeat: the command is still going, and `busy` stays True.
 
-        Raises WorkerHung after `timeout_s` (None: wait for ever), WorkerDied where the process is gone, or the exception of the environment.
+        Raises
+        ------
+        WorkerHung
+            After `timeout_s` (None: wait for ever), WorkerDied where the process is gone, or the exception of the
+            environment.
         """
         if not self.busy:
             raise RuntimeError(f"{self.name} was sent nothing that it could answer")

@@ -28,8 +28,13 @@ from ..policies.base import Batcher, Episode, Policy
 class Benchmark:
     """Tasks, their environments, and what is known of them.
 
-    factories: the recipe of each task's environment, by (suite, task id). Without worker processes any function that makes it will do.
-    env_configs: the configuration that each comes from, where there is one.
+    Parameters
+    ----------
+    factories
+        The recipe of each task's environment, by (suite, task id). Without worker processes any function that makes it
+        will do.
+    env_configs
+        The configuration that each comes from, where there is one.
     """
     name: str
     tasks: tuple[TaskInfo, ...]
@@ -142,8 +147,15 @@ def config_of(env: EnvConfig | Mapping[str, Any]) -> EnvConfig | None:
 def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, films: bool) -> Benchmark:
     """The benchmark that `env` (a configuration, or a mapping of environments) stands for, as the policy and the videos need it.
 
-    films: whether there are videos. Environments that live are closed: the evaluation has workers of its own.
-    Raises ValueError for an empty mapping, and where the policy takes other observations or actions.
+    Parameters
+    ----------
+    films
+        Whether there are videos. Environments that live are closed: the evaluation has workers of its own.
+
+    Raises
+    ------
+    ValueError
+        For an empty mapping, and where the policy takes other observations or actions.
     """
     changes: dict[str, Any] = {"render_mode": "rgb_array" if films else None} | ({"privileged": True} if policy.needs_privileged else {})
     changed: dict[int, EnvConfig] = {}
@@ -188,7 +200,10 @@ def choose_placement(config: EvalConfig, policy: Policy) -> str:
 class BatcherByTask(Batcher):
     """For tasks of several configurations: each row goes through the processors of its own.
 
-    batcher_of: the batcher of a task; equal ones are used once for all their rows.
+    Parameters
+    ----------
+    batcher_of
+        The batcher of a task; equal ones are used once for all their rows.
     """
 
     def __init__(self, policy: Policy, batcher_of: Callable[[TaskInfo], Batcher]):
@@ -244,10 +259,18 @@ def make_runner(
 ) -> Runner:
     """The runner for a benchmark and a policy.
 
-    plan: default: the benchmark's tasks with the number of episodes and the seed of `config`.
-    placement: default: what `config` and the policy say; "driver" where there are `processors`, which can't go to workers.
-    done: keys of the episodes that need not run. run_folder, video_path_of: as `Runner` takes them.
-    processors: observation and action processors that take the place of the configurations' own; None for those.
+    Parameters
+    ----------
+    plan
+        Default: the benchmark's tasks with the number of episodes and the seed of `config`.
+    placement
+        Default: what `config` and the policy say; "driver" where there are `processors`, which can't go to workers.
+    done
+        Keys of the episodes that need not run.
+    run_folder, video_path_of
+        As `Runner` takes them.
+    processors
+        Observation and action processors that take the place of the configurations' own; None for those.
     """
     own_processors = all(processor is None for processor in processors)
     return Runner(

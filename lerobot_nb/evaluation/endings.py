@@ -25,7 +25,10 @@ _log = logging.getLogger(__name__)
 class Attempts:
     """How often episodes have been tried. Only those that are tried again are remembered, so that memory does not grow with the plan.
 
-    max_retries: how often an episode is tried again after a failure that counts.
+    Parameters
+    ----------
+    max_retries
+        How often an episode is tried again after a failure that counts.
     """
 
     def __init__(self, max_retries: int) -> None:
@@ -65,9 +68,14 @@ class Attempts:
 class Endings:
     """Ends the episodes of seats.
 
-    n_planned: episodes of the plan, of which a share may end in an error.
-    leave_turn: told of every seat whose episode is over for it, before it is cleared.
     records: of episodes that have ended, until somebody takes them. stopped: why the run is to be stopped before its end; None while it goes on.
+
+    Parameters
+    ----------
+    n_planned
+        Episodes of the plan, of which a share may end in an error.
+    leave_turn
+        Told of every seat whose episode is over for it, before it is cleared.
     """
 
     def __init__(self, n_planned: int, config: EvalConfig, schedule: Schedule, seats: Seats, leave_turn: Callable[[Seat], None] = lambda seat: None) -> None:
@@ -100,7 +108,12 @@ class Endings:
     def abandon(self, seat: Seat, error: str, run_again: bool = False, alone: bool = True) -> None:
         """The policy can't go on with this episode; the worker can.
 
-        run_again: run it again, else it is recorded as an error. alone: the policy is then asked about it alone, and the attempt does not count.
+        Parameters
+        ----------
+        run_again
+            Run it again, else it is recorded as an error.
+        alone
+            The policy is then asked about it alone, and the attempt does not count.
         """
         seat.phase, seat.run_again, seat.alone = Phase.ABANDONING, run_again, alone
         self.seats.allow(seat, self.config.step_timeout_s)

@@ -28,9 +28,16 @@ from ..results.records import EpisodeRecord
 class EpisodeJob:
     """All that a worker needs to know of an episode; sent once.
 
-    video_path: where the video goes, None for no video. run_folder: what the path in the record is relative to.
-    only_failures: the video is deleted when the episode succeeds.
-    success_at: which steps decide on success.
+    Parameters
+    ----------
+    video_path
+        Where the video goes, None for no video.
+    run_folder
+        What the path in the record is relative to.
+    only_failures
+        The video is deleted when the episode succeeds.
+    success_at
+        Which steps decide on success.
     """
     spec: EpisodeSpec
     task: TaskInfo
@@ -56,11 +63,15 @@ def takes_observe(env: Any) -> bool:
 class EpisodeRun:
     """An episode in progress.
 
-    heartbeat: called every `HEARTBEAT_S` or so while it goes on, with the number of steps so far and whether it is the policy that takes its time; None without
-        anybody who waits for one.
     observation: what the policy looks at next; None once the episode is over.
     ended: whether it is over.
     task: the task, with the instruction of this episode where the environment gives one.
+
+    Parameters
+    ----------
+    heartbeat
+        Called every `HEARTBEAT_S` or so while it goes on, with the number of steps so far and whether it is the policy
+        that takes its time; None without anybody who waits for one.
     """
 
     def __init__(self, env: Any, job: EpisodeJob, heartbeat: Callable[[int, bool], None] | None = None):
@@ -140,7 +151,10 @@ class EpisodeRun:
     def record(self, error: str | None = None) -> EpisodeRecord:
         """What the episode gave. Closes the video: kept or deleted, as the job says.
 
-        error: the episode could not be finished, and this is why.
+        Parameters
+        ----------
+        error
+            The episode could not be finished, and this is why.
         """
         spec, task = self.job.spec, self.task
         reports = self._success if error is None else None

@@ -31,8 +31,12 @@ from ..results.run_folder import RunFolder, RunFolderError, new_run_path
 class EvalRun:
     """A run, as it is on disk.
 
-    status: "finished", "stopped" (too many errors), or "interrupted".
-    reason: why it was stopped.
+    Parameters
+    ----------
+    status
+        "finished", "stopped" (too many errors), or "interrupted".
+    reason
+        Why it was stopped.
     """
     folder: Path
     manifest: dict[str, Any]
@@ -81,17 +85,35 @@ def evaluate(
 ) -> EvalRun:
     """Run a policy on a benchmark.
 
-    env: a benchmark's name, its `EnvConfig`, or the mapping that `make_env` returns. By name, a policy that looks at no images is given states, and a checkpoint
-        pictures of the size that it was trained on.
-    policy: what `make_policy` takes: a name, "my_module:MyPolicy", or an object; `policy_kwargs` are the arguments of its class.
-    output_dir: the run folder; default `outputs/eval/<date>/<time>_<benchmark>_<policy>`.
-    resume: go on with the run that `output_dir` holds; it must have been started with the same plan, protocol and policy.
-    retry_errors: with `resume`: run the episodes again that ended in an error.
-    progress: an object with `start`, `update`, `log` and `close`, see `make_progress`; None shows nothing.
-    command: how to repeat the run, for the manifest; default: how this process was started.
+    KeyboardInterrupt and SystemExit (SIGTERM, SIGHUP) are raised again when the folder is in order.
 
-    Raises ValueError or TypeError for wrong arguments, OSError where the benchmark can't run on this machine, RunFolderError where the folder can't be used;
-    all of them before a simulator starts. KeyboardInterrupt and SystemExit (SIGTERM, SIGHUP) are raised again when the folder is in order.
+    Parameters
+    ----------
+    env
+        A benchmark's name, its `EnvConfig`, or the mapping that `make_env` returns. By name, a policy that looks at no
+        images is given states, and a checkpoint pictures of the size that it was trained on.
+    policy
+        What `make_policy` takes: a name, "my_module:MyPolicy", or an object; `policy_kwargs` are the arguments of its
+        class.
+    output_dir
+        The run folder; default `outputs/eval/<date>/<time>_<benchmark>_<policy>`.
+    resume
+        Go on with the run that `output_dir` holds; it must have been started with the same plan, protocol and policy.
+    retry_errors
+        With `resume`: run the episodes again that ended in an error.
+    progress
+        An object with `start`, `update`, `log` and `close`, see `make_progress`; None shows nothing.
+    command
+        How to repeat the run, for the manifest; default: how this process was started.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For wrong arguments
+    OSError
+        Where the benchmark can't run on this machine
+    RunFolderError
+        Where the folder can't be used; all of them before a simulator starts.
     """
     config = EvalConfig() if config is None else config
     if not isinstance(config, EvalConfig):

@@ -34,9 +34,14 @@ _KINDS = {
 class Parameter:
     """One setting of an evaluation.
 
-    kind: "str", "int", "float", "bool", "ids" (numbers of tasks) or "json" (a dictionary).
-    optional: whether None is allowed.
-    group: heading under which help lists it.
+    Parameters
+    ----------
+    kind
+        "str", "int", "float", "bool", "ids" (numbers of tasks) or "json" (a dictionary).
+    optional
+        Whether None is allowed.
+    group
+        Heading under which help lists it.
     """
     name: str
     kind: str
@@ -167,8 +172,11 @@ class EvalParameters:
     def resumed(self) -> "EvalParameters":
         """What the run in `output_dir` was started with; what differs from its default here (a batch size, say) is kept.
 
-        Raises RunFolderError where the folder holds no run, or one that was started from Python, or one of a policy or a benchmark that is not known and not given
-        here too (see `check_trust`).
+        Raises
+        ------
+        RunFolderError
+            Where the folder holds no run, or one that was started from Python, or one of a policy or a benchmark that is
+            not known and not given here too (see `check_trust`).
         """
         from lerobot_nb.evaluation.trust import check_trust, foreign_benchmark
         from lerobot_nb.results.run_folder import RunFolder, RunFolderError
@@ -265,7 +273,12 @@ class EvalParameters:
     def check(self) -> list[str]:
         """Find everything that is wrong before a simulator starts; returns warnings.
 
-        Raises ValueError or ImportError for a wrong parameter, OSError (with what to install) where the benchmark can't run on this machine.
+        Raises
+        ------
+        ValueError, ImportError
+            For a wrong parameter
+        OSError
+            (with what to install) where the benchmark can't run on this machine.
         """
         from lerobot_nb.evaluation.plan import Plan
         from lerobot_nb.policies.base import make_policy, policy_source

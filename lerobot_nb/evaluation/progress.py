@@ -19,7 +19,10 @@ from ..results.outcomes import CountedEpisode, EpisodeTally, OutcomeCounts
 class Progress:
     """Keeps the counts of a run and puts them into words; shows nothing. Base class of the displays.
 
-    clock: seconds, for tests; default: the system's monotonic clock.
+    Parameters
+    ----------
+    clock
+        Seconds, for tests; default: the system's monotonic clock.
     """
     window_s = 60.0
 

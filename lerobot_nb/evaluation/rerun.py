@@ -23,7 +23,12 @@ def rerun_episode(
 ) -> tuple[EpisodeRecord, list[str]]:
     """Run one episode of a run again, alone; returns its record and the names of the fields that differ from the recorded ones.
 
-    episode: "suite/task_id/episode_index". The video goes to the folder's `reruns/`. trust, policy, benchmark: see `check_trust`.
+    Parameters
+    ----------
+    episode
+        "suite/task_id/episode_index". The video goes to the folder's `reruns/`.
+    trust, policy, benchmark
+        See `check_trust`.
     """
     env_config, policy_path, kwargs, config = load_request(folder, trust=trust, policy=policy, benchmark=benchmark)
     files = RunFolder(folder)

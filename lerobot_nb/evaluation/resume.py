@@ -22,8 +22,16 @@ def load_request(
 ) -> tuple[EnvConfig, str, dict[str, Any], EvalConfig]:
     """What a run was asked for: environment configuration, policy, arguments of the policy, evaluation configuration.
 
-    trust, policy, benchmark: see `check_trust`: a policy or a benchmark of somebody else's is not imported unasked.
-    Raises RunFolderError where the folder doesn't say: a policy that was a Python object must be given again, with `evaluate(…, resume=True)`.
+    Parameters
+    ----------
+    trust, policy, benchmark
+        See `check_trust`: a policy or a benchmark of somebody else's is not imported unasked.
+
+    Raises
+    ------
+    RunFolderError
+        Where the folder doesn't say: a policy that was a Python object must be given again, with `evaluate(…,
+        resume=True)`.
     """
     files = RunFolder(folder)
     manifest = files.manifest()
@@ -48,7 +56,14 @@ def resume_run(
 ) -> EvalRun:
     """Go on with the run in a folder.
 
-    retry_errors: run the episodes again that ended in an error. trust, policy, benchmark: see `check_trust`. changes: fields of `EvalConfig` that may differ, such as `batch_size`.
+    Parameters
+    ----------
+    retry_errors
+        Run the episodes again that ended in an error.
+    trust, policy, benchmark
+        See `check_trust`.
+    changes
+        Fields of `EvalConfig` that may differ, such as `batch_size`.
     """
     env_config, policy_name, kwargs, config = load_request(folder, trust=trust, policy=policy, benchmark=benchmark)
     config = dataclasses.replace(config, **changes)

@@ -28,13 +28,22 @@ _log = logging.getLogger(__name__)
 def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_observations: bool = False) -> dict[str, Any]:
     """One episode in each environment of a `LazyVectorEnv`, batched.
 
-    seeds: one for each environment; None draws nothing and lets each environment decide. Where the task has stored initial states, environment i starts from the
     one that episode i of an evaluation starts from.
 
-    Returns tensors whose T is the length of the longest episode: "action" (B, T, *A), "reward" (B, T) float32, "success" (B, T) bool, "done" (B, T) bool,
-    and with `return_observations` "observation", a dictionary of (B, T + 1, …) as the policy saw them. An environment whose episode is over, by itself or by
-    the task's step limit, rests: its rows go on with reward 0, `done` True and its last observation. A policy that acts in chunks is asked once a chunk; its
-    observations are recorded all the same.
+    Parameters
+    ----------
+    seeds
+        One for each environment; None draws nothing and lets each environment decide. Where the task has stored initial
+        states, environment i starts from the
+
+    Returns
+    -------
+    dict[str, Any]
+        Tensors whose T is the length of the longest episode: "action" (B, T, *A), "reward" (B, T) float32, "success"
+        (B, T) bool, "done" (B, T) bool, and with `return_observations` "observation", a dictionary of (B, T + 1, …) as
+        the policy saw them. An environment whose episode is over, by itself or by the task's step limit, rests: its
+        rows go on with reward 0, `done` True and its last observation. A policy that acts in chunks is asked once a
+        chunk; its observations are recorded all the same.
     """
     import torch
 
@@ -147,12 +156,28 @@ def eval_policy_all(
 ) -> dict[str, Any]:
     """Evaluate on a mapping `{suite: {task_id: LazyVectorEnv}}`, as `make_env` returns it.
 
-    n_episodes: of every task. max_episodes_rendered: of every task; the videos go to `videos_dir`.
-    env_preprocessor, env_postprocessor: take the place of the processors of the environments' configuration. preprocessor, postprocessor: the policy's own.
-    start_seed: seed of every task's first episode, default 1000. max_parallel_tasks: accepted for lerobot's sake; free slots take work of any task anyway.
-    config: further fields (`n_spare`, timeouts, …); its `n_episodes`, `seed` and rendering are set by the arguments here.
+    Parameters
+    ----------
+    n_episodes
+        Of every task.
+    max_episodes_rendered
+        Of every task; the videos go to `videos_dir`.
+    env_preprocessor, env_postprocessor
+        Take the place of the processors of the environments' configuration.
+    preprocessor, postprocessor
+        The policy's own.
+    start_seed
+        Seed of every task's first episode, default 1000.
+    max_parallel_tasks
+        Accepted for lerobot's sake; free slots take work of any task anyway.
+    config
+        Further fields (`n_spare`, timeouts, …); its `n_episodes`, `seed` and rendering are set by the arguments here.
 
-    Returns `{"per_task": […], "per_group": {…}, "overall": {…}}`, as in eval_info.json. The episodes' records are under "episodes" with `return_episode_data`.
+    Returns
+    -------
+    dict[str, Any]
+        `{"per_task": […], "per_group": {…}, "overall": {…}}`, as in eval_info.json. The episodes' records are under
+        "episodes" with `return_episode_data`.
     """
     from lerobot_nb.evaluation.benchmark import config_of, make_benchmark, make_runner, vectors_of
     from lerobot_nb.results.eval_info import build_eval_info, unreported_warning
@@ -212,8 +237,12 @@ def eval_policy(
 ) -> dict[str, Any]:
     """Evaluate on one `LazyVectorEnv`; arguments as in `eval_policy_all`.
 
-    Returns `{"per_episode": [{episode_ix, sum_reward, max_reward, success, seed}], "aggregated": {avg_sum_reward, avg_max_reward, pc_success, eval_s, eval_ep_s, …}}`,
-    with "video_paths" where there are videos and "episodes" with `return_episode_data`. Episodes that ended in an error are not in "per_episode".
+    Returns
+    -------
+    dict[str, Any]
+        `{"per_episode": [{episode_ix, sum_reward, max_reward, success, seed}], "aggregated": {avg_sum_reward,
+        avg_max_reward, pc_success, eval_s, eval_ep_s, …}}`, with "video_paths" where there are videos and "episodes"
+        with `return_episode_data`. Episodes that ended in an error are not in "per_episode".
     """
     _expect_vector_env(env)
     from lerobot_nb.evaluation.benchmark import mapping_of

@@ -31,7 +31,10 @@ from ..results.records import EpisodeRecord
 class _WorkGiver:
     """Makes a job of the next episode, and sends it to a seat's worker.
 
-    turns: of the policy in the driver; None where each worker has a policy of its own.
+    Parameters
+    ----------
+    turns
+        Of the policy in the driver; None where each worker has a policy of its own.
     """
 
     def __init__(
@@ -166,14 +169,25 @@ _HOST = "lerobot_nb.evaluation.host:EpisodeHost"
 class Runner:
     """Runs the episodes that a schedule holds, and yields their records as they end. For one run.
 
-    plan, done: what to run, and the keys of what need not run any more.
-    factory_of: the environment of a task.
-    policy: its `placement` must be one that it allows.
-    env_config_of: the configuration of a task's environment, whose processors a "torch" policy in a worker needs; None without one.
-    batcher: makes the batches for a policy in the driver.
-    placement: "driver" or "worker".
-    run_folder, video_path_of: where videos go; `video_path_of(spec)` is None for an episode without one.
-    schedule: hands out the episodes; default: those of the plan that are not done, in this process.
+    Parameters
+    ----------
+    plan, done
+        What to run, and the keys of what need not run any more.
+    factory_of
+        The environment of a task.
+    policy
+        Its `placement` must be one that it allows.
+    env_config_of
+        The configuration of a task's environment, whose processors a "torch" policy in a worker needs; None without
+        one.
+    batcher
+        Makes the batches for a policy in the driver.
+    placement
+        "driver" or "worker".
+    run_folder, video_path_of
+        Where videos go; `video_path_of(spec)` is None for an episode without one.
+    schedule
+        Hands out the episodes; default: those of the plan that are not done, in this process.
     """
 
     def __init__(

@@ -34,7 +34,10 @@ class Schedule(Protocol):
 class PlanSchedule:
     """Hands out the episodes of a plan, each once, in this process.
 
-    done: keys of episodes that need not run any more.
+    Parameters
+    ----------
+    done
+        Keys of episodes that need not run any more.
     """
 
     def __init__(self, plan: Plan, done: Iterable[_EpisodeKey] = ()):

@@ -43,12 +43,30 @@ _NONE: Any = None             # of fields that are set in every phase in which t
 class Seat:
     """A worker and what it is doing.
 
-    task_index: number of the task, in the plan, whose simulator the worker holds.
-    slot: None until the policy has begun the episode. signature: of observations and actions; only equal ones fit into one batch.
-    run_again: while abandoning: the episode runs again, without a record of this attempt. alone: and the policy is then asked about it alone.
-    thinking: the worker has said that it waits for its policy. deadline: when the worker must have answered, on the clock `time.monotonic`.
-    policy_s: seconds of the policy so far. n_steps: steps so far. begun: when the slot was taken, on the clock `time.perf_counter`.
-    looked_at: lock-step: the last observation, for rows whose episode is over.
+    Parameters
+    ----------
+    task_index
+        Number of the task, in the plan, whose simulator the worker holds.
+    slot
+        None until the policy has begun the episode.
+    signature
+        Of observations and actions; only equal ones fit into one batch.
+    run_again
+        While abandoning: the episode runs again, without a record of this attempt.
+    alone
+        And the policy is then asked about it alone.
+    thinking
+        The worker has said that it waits for its policy.
+    deadline
+        When the worker must have answered, on the clock `time.monotonic`.
+    policy_s
+        Seconds of the policy so far.
+    n_steps
+        Steps so far.
+    begun
+        When the slot was taken, on the clock `time.perf_counter`.
+    looked_at
+        Lock-step: the last observation, for rows whose episode is over.
     """
     number: int
     worker: Worker | LocalWorker = _NONE
@@ -139,7 +157,10 @@ LOOK_AROUND_S = 0.25          # how often deadlines are looked at
 class Seats:
     """The seats of a run and their workers.
 
-    host: import path of the class that runs inside the workers.
+    Parameters
+    ----------
+    host
+        Import path of the class that runs inside the workers.
     """
 
     def __init__(self, count: int, config: EvalConfig, host: str, times: RunnerTimes) -> None:

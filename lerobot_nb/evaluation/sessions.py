@@ -40,7 +40,13 @@ class FinishedEpisodes:
 
     @classmethod
     def among(cls, records: Iterable[EpisodeRecord], retry_errors: bool, reports_success: bool = False) -> "FinishedEpisodes":
-        """retry_errors: episodes that ended in an error run again. reports_success: the configuration says that its tasks have a notion of success."""
+        """Parameters
+        ----------
+        retry_errors
+            Episodes that ended in an error run again.
+        reports_success
+            The configuration says that its tasks have a notion of success.
+        """
         finished = cls(tally=EpisodeTally(reports_success))
         for key, record in {record.key: record for record in records}.items():
             if retry_errors and not record.evaluated:
@@ -103,7 +109,11 @@ def _shortened(text: str) -> str:
 # %% ../../nbs/evaluation/sessions.ipynb #4f27bdb3
 @dataclass
 class SessionOutcome:
-    """status: FINISHED, or STOPPED (too many errors), with the reason."""
+    """Parameters
+    ----------
+    status
+        FINISHED, or STOPPED (too many errors), with the reason.
+    """
     status: RunStatus
     reason: str | None
     eval_info: dict[str, Any]
@@ -115,8 +125,16 @@ def run_session(
 ) -> SessionOutcome:
     """Run what is left of the plan. The manifest is completed and written.
 
-    finished: episodes of earlier sessions. progress: see `make_progress`; None shows nothing. command: how this session was started.
     What ends the session early (KeyboardInterrupt, SystemExit, a full disk) is raised again when the folder is in order.
+
+    Parameters
+    ----------
+    finished
+        Episodes of earlier sessions.
+    progress
+        See `make_progress`; None shows nothing.
+    command
+        How this session was started.
     """
     rule = config.render_rule
 

@@ -50,7 +50,12 @@ def foreign_benchmark(config: dict[str, Any]) -> str | None:
 def check_trust(manifest: Manifest, path: Path, *, trust: bool = False, policy: str | None = None, benchmark: str | None = None) -> None:
     """RunFolderError, naming it, where a run.json names a policy or a benchmark that is not known and was not confirmed.
 
-    trust: everything in the file is confirmed. policy, benchmark: the same name, given again, confirms that one. A name that differs from the file's is an error.
+    Parameters
+    ----------
+    trust
+        Everything in the file is confirmed.
+    policy, benchmark
+        The same name, given again, confirms that one. A name that differs from the file's is an error.
     """
     request, config = manifest["policy_request"], manifest["env_config"]
     asked = [

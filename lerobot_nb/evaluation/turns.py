@@ -25,7 +25,10 @@ _log = logging.getLogger(__name__)
 class Turns(ABC):
     """The episodes that have been prepared, those that wait for the policy, and the slots that are free.
 
-    max_batch: largest batch that the policy is given.
+    Parameters
+    ----------
+    max_batch
+        Largest batch that the policy is given.
     """
 
     def __init__(self, caller: PolicyCaller, seats: Seats, endings: Endings, config: EvalConfig, slots: int, max_batch: int) -> None:

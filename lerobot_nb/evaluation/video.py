@@ -25,8 +25,12 @@ _RULES_HELP = "'none', 'failures', 'all', or 'first:N' with a number, such as 'f
 class RenderRule:
     """Which episodes are filmed.
 
-    n_first: only episodes with an index below this one, of each task; None for all of them, 0 for none.
-    only_failures: videos of successes are deleted.
+    Parameters
+    ----------
+    n_first
+        Only episodes with an index below this one, of each task; None for all of them, 0 for none.
+    only_failures
+        Videos of successes are deleted.
     """
     n_first: int | None = None
     only_failures: bool = False
@@ -77,11 +81,16 @@ class VideoError(LerobotNbError, RuntimeError):
 class VideoWriter:
     """Writes one video, frame by frame.
 
-    path: where the video will be once it is complete; its folder is made.
-    fps: frames per second at which it plays; the control rate of the environment shows real time.
-    quality: x264's constant rate factor: 0 is lossless, 18 looks lossless, 23 is small.
-
     As a context manager it keeps the video, unless an exception passes through.
+
+    Parameters
+    ----------
+    path
+        Where the video will be once it is complete; its folder is made.
+    fps
+        Frames per second at which it plays; the control rate of the environment shows real time.
+    quality
+        X264's constant rate factor: 0 is lossless, 18 looks lossless, 23 is small.
     """
 
     def __init__(self, path: str | os.PathLike, fps: float, quality: int = 20):

@@ -85,7 +85,10 @@ def end_policy_episode(policy: Policy, slot: int) -> None:
 class PolicyCaller:
     """A policy that is being asked.
 
-    batcher: makes the batches; default: one without processors.
+    Parameters
+    ----------
+    batcher
+        Makes the batches; default: one without processors.
     """
 
     def __init__(self, policy: Policy, batcher: Batcher | None = None) -> None:

@@ -26,8 +26,12 @@ from ..envs.errors import LerobotNbError, shown
 class Episode:
     """What a policy is told when an episode begins in one of its slots.
 
-    action_space: the environment's `gymnasium.Space` of single actions.
-    scene: what is static in the episode, for policies that declare `needs_privileged` (the environment's `info["scene"]`).
+    Parameters
+    ----------
+    action_space
+        The environment's `gymnasium.Space` of single actions.
+    scene
+        What is static in the episode, for policies that declare `needs_privileged` (the environment's `info["scene"]`).
     """
     spec: EpisodeSpec
     task: TaskInfo
@@ -106,14 +110,25 @@ class Policy:
 
     Class attributes say what the policy needs and allows:
 
-    name: how the policy is called in reports; the name of the class where it says nothing.
-    placements: where it may run; "driver" (one copy, batched over slots), "worker" (a copy in each worker, one episode at a time).
-    batch_format: "torch" gives `predict` what `preprocess_observation` and the environment's processors make of the observations;
+    Parameters
+    ----------
+    name
+        How the policy is called in reports; the name of the class where it says nothing.
+    placements
+        Where it may run; "driver" (one copy, batched over slots), "worker" (a copy in each worker, one episode at a
+        time).
+    batch_format
+        "torch" gives `predict` what `preprocess_observation` and the environment's processors make of the observations;
         "numpy" gives it the environment's own observations, stacked.
-    needs_privileged: the policy reads `batch["privileged"]`, the ground truth that scripted experts use.
-    needs_images: whether it looks at images; where it doesn't, the notebook and the command line ask for states unless told otherwise.
-    n_action_steps: most actions that one `predict` returns for a slot; informative.
-    lock_step: all slots must begin, act and end together, because only the whole batch can be reset.
+    needs_privileged
+        The policy reads `batch["privileged"]`, the ground truth that scripted experts use.
+    needs_images
+        Whether it looks at images; where it doesn't, the notebook and the command line ask for states unless told
+        otherwise.
+    n_action_steps
+        Most actions that one `predict` returns for a slot; informative.
+    lock_step
+        All slots must begin, act and end together, because only the whole batch can be reset.
     """
     name = "policy"
     placements: tuple[str, ...] = ("driver",)
@@ -175,8 +190,11 @@ def stack_observations(observations: Sequence[Any]) -> Any:
 class Batcher:
     """Turns the observations of the waiting slots into the batch that a policy takes.
 
-    env_processor, action_processor: the environment's processors (dict → dict, actions → actions), for "torch" policies; a "numpy" policy speaks
-        the environment's own language.
+    Parameters
+    ----------
+    env_processor, action_processor
+        The environment's processors (dict → dict, actions → actions), for "torch" policies; a "numpy" policy speaks the
+        environment's own language.
     """
 
     def __init__(self, policy: Policy, env_processor=None, action_processor=None):
@@ -208,10 +226,16 @@ class Batcher:
 class AdaptedPolicy(Policy):
     """A policy object with lerobot's methods: `predict_action_chunk(batch)`, or `reset()` and `select_action(batch)`.
 
-    policy: the object. A `torch.nn.Module` is put into evaluation mode for the run and back afterwards.
-    n_action_steps: actions executed per look; default: the object's `config.n_action_steps` or its `n_action_steps`, else 1.
-    preprocessor, postprocessor: callables around the policy (dict → dict, actions → actions), as lerobot's checkpoints have them.
     generators: the object's method is given `generators=[one torch.Generator per row]` where it takes an argument of that name.
+
+    Parameters
+    ----------
+    policy
+        The object. A `torch.nn.Module` is put into evaluation mode for the run and back afterwards.
+    n_action_steps
+        Actions executed per look; default: the object's `config.n_action_steps` or its `n_action_steps`, else 1.
+    preprocessor, postprocessor
+        Callables around the policy (dict → dict, actions → actions), as lerobot's checkpoints have them.
     """
     batch_format = "torch"
 
@@ -375,10 +399,20 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
     """A policy from a name ("expert", "random", "zero", …), a checkpoint (a folder, or "hub:user/repo@revision"), the address of a server
     ("ws://host:port"), an import path ("my_module:MyPolicy") or an object.
 
-    env_config: the benchmark's configuration, which knows its scripted expert; a checkpoint is compared with it before its weights are loaded.
-    kwargs: arguments of the policy's class. Plain data, if the policy is to run inside the workers.
+    Parameters
+    ----------
+    env_config
+        The benchmark's configuration, which knows its scripted expert; a checkpoint is compared with it before its
+        weights are loaded.
+    kwargs
+        Arguments of the policy's class. Plain data, if the policy is to run inside the workers.
 
-    Raises ValueError for a name that is not known, TypeError for an object that is no policy.
+    Raises
+    ------
+    ValueError
+        For a name that is not known
+    TypeError
+        For an object that is no policy.
     """
     if isinstance(policy, Policy):
         if kwargs:
@@ -405,7 +439,10 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
 def adapt_policy(policy: Any, **kwargs: Any) -> Policy:
     """The policy that an object stands for: one of lerobot's is asked as it is seen to act (`LerobotObject`), any other as its methods say (`AdaptedPolicy`).
 
-    kwargs: `n_action_steps`, `preprocessor`, `postprocessor`, `name`.
+    Parameters
+    ----------
+    kwargs
+        `n_action_steps`, `preprocessor`, `postprocessor`, `name`.
     """
     if any(base.__name__ == "PreTrainedPolicy" and base.__module__.startswith("lerobot.") for base in type(policy).__mro__):
         from lerobot_nb.policies.lerobot_policy import LerobotObject
@@ -461,8 +498,12 @@ def policy_source(name: str) -> dict[str, Any]:
 def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> dict[str, Any]:
     """Fields of a benchmark's configuration that a policy settles where nobody else does, such as `obs_type` or `observation_height`.
 
-    policy, kwargs: as for `make_policy`. Nothing is built, and no weights are loaded.
-    env_config: the configuration or its class; fields and observations that it doesn't have are left out.
+    Parameters
+    ----------
+    policy, kwargs
+        As for `make_policy`. Nothing is built, and no weights are loaded.
+    env_config
+        The configuration or its class; fields and observations that it doesn't have are left out.
     """
     if isinstance(policy, str):
         target, kwargs = resolve(policy_path(policy, env_config)), policy_source(policy) | kwargs

@@ -32,10 +32,16 @@ _HUB = re.compile(r"hub:(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 class Checkpoint:
     """A policy's files.
 
-    source: as the user wrote it, "hub:user/repo@revision" or a folder.
-    folder: where the files are.
-    revision: the commit on the hub; None for a folder of one's own.
-    config: what config.json holds.
+    Parameters
+    ----------
+    source
+        As the user wrote it, "hub:user/repo@revision" or a folder.
+    folder
+        Where the files are.
+    revision
+        The commit on the hub; None for a folder of one's own.
+    config
+        What config.json holds.
     """
     source: str
     folder: Path
@@ -46,8 +52,15 @@ class Checkpoint:
     def find(cls, source: str, *, only_config: bool = False, more_files: tuple[str, ...] = ()) -> "Checkpoint":
         """The checkpoint that `source` names. From the hub: fetched, or taken from the cache; `only_config` leaves the weights there.
 
-        more_files: patterns of files that are fetched besides JSON and safetensors.
-        Raises PolicyLoadError where there is none, with what was found instead.
+        Parameters
+        ----------
+        more_files
+            Patterns of files that are fetched besides JSON and safetensors.
+
+        Raises
+        ------
+        PolicyLoadError
+            Where there is none, with what was found instead.
         """
         if source.startswith("hub:"):
             folder = _fetch(source, ("*.json",) if only_config else (*_FILES, *more_files))
@@ -200,10 +213,16 @@ def compare_features(
     """What of a benchmark's observations and actions doesn't fit a checkpoint; an empty list where everything does, or where the benchmark doesn't say what they are
     (a Gymnasium id shows it in its first observation).
 
-    rename_map: from the environment's names to the policy's; None: the one that the checkpoint's processor was saved with.
-    empty_cameras: cameras that may be missing; None: as config.json says.
-    resize_images: pictures are resized to the checkpoint's size, so that theirs doesn't matter.
-    named: the features in place of those that the configuration tells.
+    Parameters
+    ----------
+    rename_map
+        From the environment's names to the policy's; None: the one that the checkpoint's processor was saved with.
+    empty_cameras
+        Cameras that may be missing; None: as config.json says.
+    resize_images
+        Pictures are resized to the checkpoint's size, so that theirs doesn't matter.
+    named
+        The features in place of those that the configuration tells.
     """
     if named is None:
         named = env_to_policy_features(env_config) if env_config is not None and env_config.features else {}

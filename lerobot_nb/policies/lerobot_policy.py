@@ -61,11 +61,19 @@ def load_policy(
 ) -> LoadedPolicy:
     """Load configuration, weights and processors.
 
-    device: None: that of the checkpoint where this machine has it, else the best that there is.
-    settings: fields of the configuration to override, such as `n_action_steps`. None stands for "as it is".
-    rename_map: from the environment's names to the policy's; None: the one that the checkpoint was saved with.
+    Parameters
+    ----------
+    device
+        None: that of the checkpoint where this machine has it, else the best that there is.
+    settings
+        Fields of the configuration to override, such as `n_action_steps`. None stands for "as it is".
+    rename_map
+        From the environment's names to the policy's; None: the one that the checkpoint was saved with.
 
-    Raises PolicyLoadError for whatever is wrong with the files or the settings.
+    Raises
+    ------
+    PolicyLoadError
+        For whatever is wrong with the files or the settings.
     """
     require_lerobot(checkpoint.source)
     weights = weights_file(checkpoint, allow_pickle)
@@ -260,10 +268,17 @@ def _load_processors(checkpoint: Checkpoint, config: Any, rename_map: Mapping[st
 class Acting:
     """How a policy is asked.
 
-    way: "chunks" (one call predicts the chunks of all waiting slots), "steps" (`select_action`, each slot with a state of its own, one after another),
-        "lock_step" (`select_action` for all slots together, since its state can't be told apart).
-    noise: "none" (it draws no random numbers), "argument" (`noise=`, one row an episode), "seeded" (one row at a time, under the global seed of its episode).
-    why: what was seen in the trial.
+    Parameters
+    ----------
+    way
+        "chunks" (one call predicts the chunks of all waiting slots), "steps" (`select_action`, each slot with a state
+        of its own, one after another), "lock_step" (`select_action` for all slots together, since its state can't be
+        told apart).
+    noise
+        "none" (it draws no random numbers), "argument" (`noise=`, one row an episode), "seeded" (one row at a time,
+        under the global seed of its episode).
+    why
+        What was seen in the trial.
     """
     way: str
     noise: str
@@ -418,11 +433,20 @@ def find_out(loaded: LoadedPolicy, what: str, rename_map: Mapping[str, str]) -> 
 class LerobotObject(Policy):
     """A policy of lerobot that is an object already, with its processors.
 
-    policy: the object; it is put into evaluation mode for the run and back afterwards.
-    preprocessor, postprocessor: as `make_pre_post_processors` gives them; None for a policy that acts without.
-    n_action_steps: actions executed per look, at most as many as a chunk has; None: the policy's number.
+    Parameters
+    ----------
+    policy
+        The object; it is put into evaluation mode for the run and back afterwards.
+    preprocessor, postprocessor
+        As `make_pre_post_processors` gives them; None for a policy that acts without.
+    n_action_steps
+        Actions executed per look, at most as many as a chunk has; None: the policy's number.
 
-    Raises PolicyLoadError for a policy that can't act on what its configuration describes, as one that wants language tokens can't without its preprocessor.
+    Raises
+    ------
+    PolicyLoadError
+        For a policy that can't act on what its configuration describes, as one that wants language tokens can't without
+        its preprocessor.
     """
     placements = ("driver",)
     batch_format = "torch"
@@ -570,16 +594,29 @@ def _row(batch: dict[str, Any], number: int, n_rows: int) -> dict[str, Any]:
 class LerobotPolicy(LerobotObject):
     """A policy that lerobot has trained, from its checkpoint.
 
-    checkpoint: folder with config.json, or "hub:user/repo@revision".
-    device: "cpu", "cuda", "cuda:0", "mps"; None: the checkpoint's where this machine has it, else the best that there is.
-    n_action_steps: actions executed per look, at most a chunk; None: the checkpoint's number.
-    rename_map: from the environment's names to the policy's, such as {"observation.image": "observation.images.top"}; None: as the checkpoint was saved.
-    empty_cameras: cameras that the environment doesn't have and the policy fills in; for families that can.
-    use_amp: compute in mixed precision; None: as the checkpoint says.
-    resize_images: bring pictures to the size that the policy was trained on, where the environment draws another.
-    allow_pickle: open weights that are a pickle, which runs code. trust_remote_code: run code that comes with the checkpoint.
-
     Raises PolicyLoadError, with what to do, where it can't be loaded.
+
+    Parameters
+    ----------
+    checkpoint
+        Folder with config.json, or "hub:user/repo@revision".
+    device
+        "cpu", "cuda", "cuda:0", "mps"; None: the checkpoint's where this machine has it, else the best that there is.
+    n_action_steps
+        Actions executed per look, at most a chunk; None: the checkpoint's number.
+    rename_map
+        From the environment's names to the policy's, such as {"observation.image": "observation.images.top"}; None: as
+        the checkpoint was saved.
+    empty_cameras
+        Cameras that the environment doesn't have and the policy fills in; for families that can.
+    use_amp
+        Compute in mixed precision; None: as the checkpoint says.
+    resize_images
+        Bring pictures to the size that the policy was trained on, where the environment draws another.
+    allow_pickle
+        Open weights that are a pickle, which runs code.
+    trust_remote_code
+        Run code that comes with the checkpoint.
     """
     def __init__(
         self, checkpoint: str, device: str | None = None, n_action_steps: int | None = None, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None,

@@ -239,7 +239,10 @@ UNSOLVED: dict[tuple[str, int], str] = {
 class LiberoExpert(Policy):
     """Scripted expert for LIBERO, from ground truth.
 
-    attempt_unsolved: also run tasks that the expert is known not to solve.
+    Parameters
+    ----------
+    attempt_unsolved
+        Also run tasks that the expert is known not to solve.
     """
     name = "expert"
     placements = ("driver", "worker")

@@ -28,7 +28,10 @@ Motion = Generator[np.ndarray, None, bool]                  # yields actions (7,
 class Arm:
     """The gripper in one episode.
 
-    world: updated by whoever steps the environment, before the generator goes on.
+    Parameters
+    ----------
+    world
+        Updated by whoever steps the environment, before the generator goes on.
     """
 
     def __init__(self, world: World):
@@ -228,7 +231,10 @@ class PickAndPlace(Arm):
     def pick(self, name: str, attempts: int = 3, lift: float = 0.15, prefer: Callable[[Grasp], float] | None = None) -> Motion:
         """Take an object and lift it; False where no grasp held.
 
-        prefer: a number to add to the score of a grasp, in metres of room.
+        Parameters
+        ----------
+        prefer
+            A number to add to the score of a grasp, in metres of room.
         """
         world = self.world
         for _ in range(attempts):
@@ -289,8 +295,16 @@ class PickAndPlace(Arm):
     def place(self, name: str, xy: np.ndarray, bottom: float, carry: float = 0.10, by_centre: bool = False, ignore: tuple[str, ...] = ()) -> Motion:
         """Carry the held object to a place and let go.
 
-        xy: where its origin (or its centre, `by_centre`) goes. bottom: height of its lowest point when it is let go.
-        carry: at least so much higher it travels; higher where something is on the way. ignore: what needn't be flown over.
+        Parameters
+        ----------
+        xy
+            Where its origin (or its centre, `by_centre`) goes.
+        bottom
+            Height of its lowest point when it is let go.
+        carry
+            At least so much higher it travels; higher where something is on the way.
+        ignore
+            What needn't be flown over.
         """
         world = self.world
 

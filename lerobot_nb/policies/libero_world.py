@@ -45,9 +45,12 @@ _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1
 class World:
     """Ground truth of one episode: the scene, and where everything is since the last `update`.
 
-    scene: `info["scene"]` of a LIBERO environment with `privileged=True`.
-
     Positions are metres in the world frame, matrices rotate body to world. Geoms are numbered without those of the robot.
+
+    Parameters
+    ----------
+    scene
+        `info["scene"]` of a LIBERO environment with `privileged=True`.
     """
 
     def __init__(self, scene: Mapping[str, Any]):
@@ -182,7 +185,10 @@ class World:
 def plan_order(goal: Sequence[Sequence[str]], doors: Mapping[str, str] | None = None) -> list[list[str]]:
     """Conjuncts of a goal in a workable order.
 
-    doors: {region: fixture} of regions behind a door, which is closed as the fixture's (`["close", "microwave_1"]`).
+    Parameters
+    ----------
+    doors
+        {region: fixture} of regions behind a door, which is closed as the fixture's (`["close", "microwave_1"]`).
     """
     goal = [list(conjunct) for conjunct in goal]
     placed, waiting = [], [conjunct for conjunct in goal if conjunct[0] in ("in", "on")]

@@ -148,7 +148,12 @@ def decode_episode(data: Mapping[str, Any]) -> Episode:
 class ServerInfo:
     """What a server says on connecting.
 
-    ours: it is a server of this package, which knows of episodes. metadata: all that it said.
+    Parameters
+    ----------
+    ours
+        It is a server of this package, which knows of episodes.
+    metadata
+        All that it said.
     """
     ours: bool
     name: str
@@ -196,14 +201,28 @@ def _plain(value: Any) -> Any:
 class RemotePolicy(Policy):
     """A policy behind "ws://host:port".
 
-    n_action_steps: actions executed per look, at most what the server sends; None: all of them.
-    keys: names under which the server knows the observations, {"observation.images.image2": "observation/wrist_image"}; None: as they are for a server of this package,
-        "observation/image", "observation/state" and so on for others.
-    token_variable: environment variable with the token that the server wants; the token itself is written nowhere.
-    connect_timeout_s: how long to wait for the server at the start. policy_timeout_s: for an answer. reconnect_timeout_s: for a server that went away.
-    max_message_mb: largest answer that is accepted.
+    Parameters
+    ----------
+    n_action_steps
+        Actions executed per look, at most what the server sends; None: all of them.
+    keys
+        Names under which the server knows the observations, {"observation.images.image2": "observation/wrist_image"};
+        None: as they are for a server of this package, "observation/image", "observation/state" and so on for others.
+    token_variable
+        Environment variable with the token that the server wants; the token itself is written nowhere.
+    connect_timeout_s
+        How long to wait for the server at the start.
+    policy_timeout_s
+        For an answer.
+    reconnect_timeout_s
+        For a server that went away.
+    max_message_mb
+        Largest answer that is accepted.
 
-    Raises PolicyLoadError where no server answers, or refuses.
+    Raises
+    ------
+    PolicyLoadError
+        Where no server answers, or refuses.
     """
     placements = ("driver",)
 

@@ -34,8 +34,14 @@ _log = logging.getLogger(__name__)
 class _Request:
     """One observation of one slot.
 
-    episode: the one that begins with it. begins: one begins, also where the client doesn't say which.
-    answer: what the connection waits for; None where the slot only ends.
+    Parameters
+    ----------
+    episode
+        The one that begins with it.
+    begins
+        One begins, also where the client doesn't say which.
+    answer
+        What the connection waits for; None where the slot only ends.
     """
     slot: int
     row: dict[str, Any] | None = None
@@ -128,11 +134,20 @@ def _text(error: BaseException) -> str:
 class PolicyServer:
     """Serves a policy.
 
-    host, port: where; port 0 takes a free one, and `port` says which once it has started.
-    max_batch: most observations in one batch. max_wait_s: how long an observation waits for others.
-    token: what clients have to send; None asks for none. max_message_mb: largest observation that is accepted.
-
     `with PolicyServer(policy) as server:` serves in a thread of its own until the block ends. OSError where the port is taken.
+
+    Parameters
+    ----------
+    host, port
+        Where; port 0 takes a free one, and `port` says which once it has started.
+    max_batch
+        Most observations in one batch.
+    max_wait_s
+        How long an observation waits for others.
+    token
+        What clients have to send; None asks for none.
+    max_message_mb
+        Largest observation that is accepted.
     """
 
     def __init__(

@@ -46,7 +46,10 @@ def sample_actions(action_space: Any, rng: np.random.Generator, n_actions: int) 
 class RandomPolicy(Policy):
     """Actions drawn anew at every step, from a generator that is keyed by the episode.
 
-    n_action_steps: actions given at once; more of them mean fewer messages and pictures, and the very same actions.
+    Parameters
+    ----------
+    n_action_steps
+        Actions given at once; more of them mean fewer messages and pictures, and the very same actions.
     """
     name = "random"
     placements = ("driver", "worker")
@@ -72,7 +75,10 @@ class RandomPolicy(Policy):
 class ZeroPolicy(Policy):
     """The same action always: zeros, brought into the limits of the action space; for a Discrete space its first action.
 
-    n_action_steps: actions given at once.
+    Parameters
+    ----------
+    n_action_steps
+        Actions given at once.
     """
     name = "zero"
     placements = ("driver", "worker")

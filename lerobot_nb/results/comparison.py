@@ -36,8 +36,14 @@ from .statistics import expanded_tail, minimal_detectable_difference
 class PairCounts:
     """Outcomes of two runs, A and B, on one task or on all.
 
-    both, only_a, only_b, neither: pairs, by who succeeded.
-    a_success, a_alone: successes and episodes of A that B has no verdict on; b_success, b_alone: those of B.
+    Parameters
+    ----------
+    both, only_a, only_b, neither
+        Pairs, by who succeeded.
+    a_success, a_alone
+        Successes and episodes of A that B has no verdict on;
+    b_success, b_alone
+        Those of B.
     """
     both: int = 0
     only_a: int = 0
@@ -188,11 +194,24 @@ Spec = tuple[str, int, int, int, int | None]
 class RunOutcomes:
     """The episodes of one run, as a comparison needs them.
 
-    success: verdict of each judged episode; rewards: sum of rewards of each evaluated one.
-    errors: episodes that ended in an error; not_judged: evaluated, but the task has no notion of success; missing: planned, without a record.
-    protocol: under which conditions, field by field; what differs there makes success rates incomparable.
-    task_protocol: for each task its own: time limit, number of initial states.
-    notes: conditions that may matter, such as the renderer.
+    Parameters
+    ----------
+    success
+        Verdict of each judged episode;
+    rewards
+        Sum of rewards of each evaluated one.
+    errors
+        Episodes that ended in an error;
+    not_judged
+        Evaluated, but the task has no notion of success;
+    missing
+        Planned, without a record.
+    protocol
+        Under which conditions, field by field; what differs there makes success rates incomparable.
+    task_protocol
+        For each task its own: time limit, number of initial states.
+    notes
+        Conditions that may matter, such as the renderer.
     """
     name: str
     success: Mapping[Spec, bool]
@@ -317,8 +336,12 @@ class TaskComparison:
 class Comparison:
     """Two runs, A and B; differences are B minus A, as fractions.
 
-    only_in_a, only_in_b: specs that the other run has no verdict on. The reasons are in `a` and `b`: errors, not judged, missing.
-    differing_protocol: fields that differ and were allowed to.
+    Parameters
+    ----------
+    only_in_a, only_in_b
+        Specs that the other run has no verdict on. The reasons are in `a` and `b`: errors, not judged, missing.
+    differing_protocol
+        Fields that differ and were allowed to.
     """
     a: RunOutcomes
     b: RunOutcomes

@@ -33,7 +33,11 @@ class Session(TypedDict):
 
 
 class PlanIdentity(TypedDict):
-    """tasks: [suite, task_id, name, …] of each."""
+    """Parameters
+    ----------
+    tasks
+        [suite, task_id, name, …] of each.
+    """
     n_episodes: int
     seed: int
     tasks: list[list[Any]]

@@ -83,7 +83,10 @@ def has_success(
 class OutcomeCounts:
     """How many episodes counted as what.
 
-    n_unreported: those of `n_failure` that reported nothing, and are failures because their task has a notion of success.
+    Parameters
+    ----------
+    n_unreported
+        Those of `n_failure` that reported nothing, and are failures because their task has a notion of success.
     """
     n_success: int = 0
     n_failure: int = 0
@@ -130,7 +133,11 @@ class CountedEpisode(Protocol):
 class EpisodeTally:
     """Counts episodes as they end.
 
-    reports_success: the benchmark's configuration says that its tasks have a notion of success. False: what the episodes of a task report decides.
+    Parameters
+    ----------
+    reports_success
+        The benchmark's configuration says that its tasks have a notion of success. False: what the episodes of a task
+        report decides.
     """
 
     def __init__(self, reports_success: bool = False, episodes: Iterable[CountedEpisode] = ()):

@@ -15,9 +15,14 @@ from statistics import NormalDist
 class SuccessRate:
     """Successes out of judged episodes; episodes that ended in an error are counted apart.
 
-    n_success: episodes that reached the goal.
-    n_judged: successes and failures.
-    n_errors: episodes that could not be evaluated.
+    Parameters
+    ----------
+    n_success
+        Episodes that reached the goal.
+    n_judged
+        Successes and failures.
+    n_errors
+        Episodes that could not be evaluated.
     """
     n_success: int
     n_judged: int

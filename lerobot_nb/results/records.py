@@ -92,20 +92,38 @@ RECORD_TIME_FIELDS = ("wall_s", "policy_s", "sim_s", "render_s", "attempt")
 class EpisodeRecord:
     """What one episode gave.
 
-    suite, task_id, episode_index: which episode; together the key of the record.
-    task, task_description: the task's name, and the sentence that the policy was told.
-    seed, init_state_id: what the episode was reset with; `init_state_id` is None where the environment has no init states.
-    success: True or False as the environment reported it; None where it reported neither. What the episode counts as is decided by `judged_records`.
-    success_step: the step (1 is the first) at which success was first reported; None if it never was.
-    n_success_steps: the number of steps that reported success; None where none reported anything, and in records of older versions.
-    success_at_end: what the last step reported, False where it reported nothing and an earlier one did; None as in `n_success_steps`.
-    n_steps: actions executed.
-    sum_reward, max_reward: over the executed steps; None where that is no finite number or no step was taken.
-    end_reason: an `EndReason`; "terminated" is an end that the environment chose and did not call success.
-    error: what went wrong, with the traceback, if `end_reason` is "error" (or the video failed); else None.
-    wall_s, policy_s, sim_s, render_s: seconds, of the whole episode and spent in each part of it.
-    video_path: relative to the run folder; None where no video was kept.
-    attempt: 1, or more if earlier attempts were lost to a crash.
+    Parameters
+    ----------
+    suite, task_id, episode_index
+        Which episode; together the key of the record.
+    task, task_description
+        The task's name, and the sentence that the policy was told.
+    seed, init_state_id
+        What the episode was reset with; `init_state_id` is None where the environment has no init states.
+    success
+        True or False as the environment reported it; None where it reported neither. What the episode counts as is
+        decided by `judged_records`.
+    success_step
+        The step (1 is the first) at which success was first reported; None if it never was.
+    n_success_steps
+        The number of steps that reported success; None where none reported anything, and in records of older versions.
+    success_at_end
+        What the last step reported, False where it reported nothing and an earlier one did; None as in
+        `n_success_steps`.
+    n_steps
+        Actions executed.
+    sum_reward, max_reward
+        Over the executed steps; None where that is no finite number or no step was taken.
+    end_reason
+        An `EndReason`; "terminated" is an end that the environment chose and did not call success.
+    error
+        What went wrong, with the traceback, if `end_reason` is "error" (or the video failed); else None.
+    wall_s, policy_s, sim_s, render_s
+        Seconds, of the whole episode and spent in each part of it.
+    video_path
+        Relative to the run folder; None where no video was kept.
+    attempt
+        1, or more if earlier attempts were lost to a crash.
     """
     suite: str
     task_id: int

@@ -130,7 +130,11 @@ class RunFolder:
     def open(self, resume: bool) -> None:
         """Make the folder, or take it up again, and lock it. Nothing is written into a folder that holds anything but this run.
 
-        Raises RunFolderError where it can't be written, another run is using it, or it holds something else (without `resume`: anything at all).
+        Raises
+        ------
+        RunFolderError
+            Where it can't be written, another run is using it, or it holds something else (without `resume`: anything at
+            all).
         """
         try:
             if resume:
@@ -253,7 +257,10 @@ class RunFolder:
     def check_before_resuming(self, seeds: Mapping[tuple[str, int, int], tuple[int, int | None]]) -> None:
         """RunFolderError, and nothing is written, where the folder holds what a resumed run could not go on with.
 
-        seeds: of every episode of the plan, by its key: seed and initial state.
+        Parameters
+        ----------
+        seeds
+            Of every episode of the plan, by its key: seed and initial state.
         """
         _check_kinds(self.path)
         for record in self.every_record():

@@ -246,9 +246,15 @@ def bootstrap_mean_interval(
 class OverallRate:
     """The success rate over the tasks of one evaluation, with what is needed to read it. Rates and intervals are between 0 and 1.
 
-    like_these: interval for tasks like these (tasks count as clusters); None for a single task, which says nothing about others.
-    these: interval for these tasks and new episodes.
-    pooled: Wilson's interval as if all episodes were independent: for comparison with other tools.
+    Parameters
+    ----------
+    like_these
+        Interval for tasks like these (tasks count as clusters); None for a single task, which says nothing about
+        others.
+    these
+        Interval for these tasks and new episodes.
+    pooled
+        Wilson's interval as if all episodes were independent: for comparison with other tools.
     """
     n_tasks: int
     n_success: int
