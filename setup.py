@@ -1,4 +1,5 @@
 """Package metadata comes from settings.ini, which nbdev reads too; nothing is said twice."""
+
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -11,7 +12,14 @@ settings = parser["DEFAULT"]
 
 EXTRAS = ("metaworld", "libero", "lerobot", "notebook", "dev")
 extras = {name: settings[f"{name}_requirements"].split() for name in EXTRAS}
-extras["all"] = sorted({requirement for name, requirements in extras.items() if name != "dev" for requirement in requirements})
+extras["all"] = sorted(
+    {
+        requirement
+        for name, requirements in extras.items()
+        if name != "dev"
+        for requirement in requirements
+    }
+)
 
 setup(
     version=settings["version"],
@@ -20,9 +28,17 @@ setup(
     author=settings["author"],
     author_email=settings["author_email"],
     url=settings["git_url"],
-    project_urls={"Documentation": settings["doc_host"] + settings["doc_baseurl"], "Source": settings["git_url"]},
+    project_urls={
+        "Documentation": settings["doc_host"] + settings["doc_baseurl"],
+        "Source": settings["git_url"],
+    },
     license="Apache-2.0",
-    classifiers=["Intended Audience :: Science/Research", "Operating System :: POSIX :: Linux", "Programming Language :: Python :: 3", "Topic :: Scientific/Engineering"],
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering",
+    ],
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     packages=find_packages(include=["lerobot_nb*"]),
@@ -30,6 +46,9 @@ setup(
     python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),
     extras_require=extras,
-    entry_points={"console_scripts": settings["console_scripts"].split(), "nbdev": [f"{settings['lib_path']}={settings['lib_path']}._modidx:d"]},
+    entry_points={
+        "console_scripts": settings["console_scripts"].split(),
+        "nbdev": [f"{settings['lib_path']}={settings['lib_path']}._modidx:d"],
+    },
     zip_safe=False,
 )

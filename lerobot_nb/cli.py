@@ -31,24 +31,50 @@ _Result = TypeVar("_Result")
 # %% ../nbs/cli.ipynb #be4a77a3
 SUBCOMMANDS = {
     "eval": ("run a policy on a benchmark, or go on with a run", "lerobot_nb.cli:eval_command"),
-    "rerun": ("repeat one episode of a run, and compare it with its record", "lerobot_nb.cli:rerun_command"),
-    "failures": ("list failed episodes, and the command that runs each again", "lerobot_nb.cli:failures_command"),
+    "rerun": (
+        "repeat one episode of a run, and compare it with its record",
+        "lerobot_nb.cli:rerun_command",
+    ),
+    "failures": (
+        "list failed episodes, and the command that runs each again",
+        "lerobot_nb.cli:failures_command",
+    ),
     "report": ("print the table of a run", "lerobot_nb.cli:report_command"),
-    "compare": ("compare runs episode by episode; a regression gate for CI", "lerobot_nb.results.commands:compare_command"),
-    "plan": ("how many episodes are needed, which difference can be found", "lerobot_nb.results.commands:plan_command"),
-    "merge": ("put parts of one evaluation together in a new run folder", "lerobot_nb.results.commands:merge_command"),
+    "compare": (
+        "compare runs episode by episode; a regression gate for CI",
+        "lerobot_nb.results.commands:compare_command",
+    ),
+    "plan": (
+        "how many episodes are needed, which difference can be found",
+        "lerobot_nb.results.commands:plan_command",
+    ),
+    "merge": (
+        "put parts of one evaluation together in a new run folder",
+        "lerobot_nb.results.commands:merge_command",
+    ),
     "metrics": ("sum up eval_info.json as metrics.json", "lerobot_nb.results.metrics:main"),
-    "describe": ("write the sentence that the policy is told in each task", "lerobot_nb.results.descriptions:main"),
+    "describe": (
+        "write the sentence that the policy is told in each task",
+        "lerobot_nb.results.descriptions:main",
+    ),
     "tasks": ("list benchmarks and their tasks", "lerobot_nb.cli:tasks_command"),
-    "serve": ("serve a policy to evaluations elsewhere, over a websocket", "lerobot_nb.policies.commands:serve_command"),
-    "doctor": ("is this machine fit to evaluate? what is missing, and the command that mends it", "lerobot_nb.doctor:main"),
+    "serve": (
+        "serve a policy to evaluations elsewhere, over a websocket",
+        "lerobot_nb.policies.commands:serve_command",
+    ),
+    "doctor": (
+        "is this machine fit to evaluate? what is missing, and the command that mends it",
+        "lerobot_nb.doctor:main",
+    ),
 }
 
 
 class _Delegate(argparse.ArgumentParser):
     """Takes the words behind a subcommand as they are: the subcommand's own parser reads them."""
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:  # type: ignore[override]
         return argparse.Namespace(words=list(args or ())), []
 
 
@@ -56,29 +82,40 @@ def _parser() -> argparse.ArgumentParser:
     from lerobot_nb import __version__
 
     parser = argparse.ArgumentParser(
-        prog="lerobot-nb", description="Evaluate robot policies in simulation.", usage="lerobot-nb COMMAND …", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="lerobot-nb",
+        description="Evaluate robot policies in simulation.",
+        usage="lerobot-nb COMMAND …",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="lerobot-nb COMMAND --help tells more.\n"
-        "Exit codes: 0 all is well; 1 the run failed; 2 wrong usage, nothing was run; 3 too many episodes ended in an error; 130 interrupted.")
-    parser.add_argument("--version", action="version", version=__version__, help="print the version and stop")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Delegate)
+        "Exit codes: 0 all is well; 1 the run failed; 2 wrong usage, nothing was run; 3 too many episodes ended in an error; 130 interrupted.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=__version__, help="print the version and stop"
+    )
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", parser_class=_Delegate
+    )
     for name, (text, _) in SUBCOMMANDS.items():
         commands.add_parser(name, help=text.replace("%", "%%"), add_help=False)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `lerobot-nb`; returns the exit code. SystemExit for `--help`, `--version` and what the parsers refuse."""
+    """Entry point of `lerobot-nb`; returns the exit code. SystemExit for `--help`, `--version` and
+    what the parsers refuse.
+    """
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:                       # before or after the run itself, which says more
+    except KeyboardInterrupt:  # before or after the run itself, which says more
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        if not _output_is_closed():                 # a pipe of somebody else: to a policy's server, for instance
+        if not _output_is_closed():  # a pipe of somebody else: to a policy's server, for instance
             raise
-        return 141                                  # 128 + SIGPIPE, as a shell shows it
+        return 141  # 128 + SIGPIPE, as a shell shows it
 
 
 def _main(argv: list[str]) -> int:
@@ -88,51 +125,98 @@ def _main(argv: list[str]) -> int:
         return 2
     word = argv[0]
     if not word.startswith("-") and word not in SUBCOMMANDS:
-        parser.error(f"there is no command {word!r}.{did_you_mean(word, SUBCOMMANDS)} The commands are {', '.join(SUBCOMMANDS)}")
+        parser.error(
+            f"there is no command {word!r}.{did_you_mean(word, SUBCOMMANDS)} The commands are {', '.join(SUBCOMMANDS)}"
+        )
     arguments = parser.parse_args(argv)
     if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())                # a policy or benchmark in the current folder is found, as `python -m` finds it
+        # a policy or benchmark in the current folder is found, as `python -m` finds it
+        sys.path.append(os.getcwd())
     module, _, function = SUBCOMMANDS[arguments.command][1].partition(":")
     command: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
     return command(arguments.words)
 
 
 def _output_is_closed() -> bool:
-    """Whether the reader of standard output or standard error is gone. If so, what is left to be written goes nowhere, also when Python ends."""
+    """Whether the reader of standard output or standard error is gone. If so, what is left to be
+    written goes nowhere, also when Python ends.
+    """
     closed = False
     for stream in (sys.stdout, sys.stderr):
         poll = select.poll()
-        poll.register(stream.fileno(), 0)           # an error is reported unasked
+        poll.register(stream.fileno(), 0)  # an error is reported unasked
         if any(event & select.POLLERR for _, event in poll.poll(0)):
             closed = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return closed
 
 # %% ../nbs/cli.ipynb #756c3506
-_GROUPS = {"what": "what is evaluated", "plan": "which episodes", "how": "how they are run", "output": "what is kept"}
+_GROUPS = {
+    "what": "what is evaluated",
+    "plan": "which episodes",
+    "how": "how they are run",
+    "output": "what is kept",
+}
 
 
 def eval_parser() -> ArgumentParser:
-    """The options of `lerobot-nb eval`: those of `EvalParameters`, and a few that only a terminal needs. Options that are not given are absent from the result."""
+    """The options of `lerobot-nb eval`: those of `EvalParameters`, and a few that only a terminal
+    needs. Options that are not given are absent from the result.
+    """
     from lerobot_nb.evaluation.parameters import parameters
 
     parser = ArgumentParser(
-        prog="lerobot-nb eval", usage="lerobot-nb eval [--benchmark NAME] [--task TASKS] [--policy NAME] [--n_episodes N] [option …]\n       lerobot-nb eval --resume DIR",
+        prog="lerobot-nb eval",
+        usage="lerobot-nb eval [--benchmark NAME] [--task TASKS] [--policy NAME] [--n_episodes N] [option …]\n       lerobot-nb eval --resume DIR",
         description="Run a policy on a benchmark; write records, videos and sums into a run folder.",
-        argument_default=argparse.SUPPRESS, epilog="Exit codes: 0 finished; 1 failed; 2 wrong usage, nothing was run; 3 too many errors; 130 interrupted; 143 terminated.")
+        argument_default=argparse.SUPPRESS,
+        epilog="Exit codes: 0 finished; 1 failed; 2 wrong usage, nothing was run; 3 too many errors; 130 interrupted; 143 terminated.",
+    )
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
     for parameter in parameters():
         if parameter.name == "resume":
-            groups["output"].add_argument("--resume", metavar="DIR", help="go on with the run in this folder; everything is taken from its run.json")
+            groups["output"].add_argument(
+                "--resume",
+                metavar="DIR",
+                help="go on with the run in this folder; everything is taken from its run.json",
+            )
             continue
         extra: dict[str, Any] = {"nargs": "?", "const": True} if parameter.kind == "bool" else {}
-        shown = {"ids": "0-4,7", "json": "JSON", "bool": "True|False", "str": "TEXT", "int": "N", "float": "X"}[parameter.kind]
-        names = [f"--{parameter.name}"] + {"benchmark": ["--env"], "preset": ["--protocol"]}.get(parameter.name, [])       # lerobot's word, and that of version 0.1.0
-        groups[parameter.group].add_argument(*names, type=_converter(parameter), metavar=shown,
-                                             help=f"{parameter.help} (default: {parameter.default})".replace("%", "%%"), **extra)
-    groups["output"].add_argument("--trust", action="store_true", help="with --resume: import the policy and the benchmark that run.json names, also where they are not part of lerobot_nb")
-    groups["output"].add_argument("--retry_errors", action="store_true", help="with --resume: run the episodes again that ended in an error")
-    groups["output"].add_argument("--progress", choices=("auto", "terminal", "log", "none"), default="auto", help="how progress is shown (default: auto)")
+        shown = {
+            "ids": "0-4,7",
+            "json": "JSON",
+            "bool": "True|False",
+            "str": "TEXT",
+            "int": "N",
+            "float": "X",
+        }[parameter.kind]
+        # lerobot's word, and that of version 0.1.0
+        names = [f"--{parameter.name}"] + {"benchmark": ["--env"], "preset": ["--protocol"]}.get(
+            parameter.name, []
+        )
+        groups[parameter.group].add_argument(
+            *names,
+            type=_converter(parameter),
+            metavar=shown,
+            help=f"{parameter.help} (default: {parameter.default})".replace("%", "%%"),
+            **extra,
+        )
+    groups["output"].add_argument(
+        "--trust",
+        action="store_true",
+        help="with --resume: import the policy and the benchmark that run.json names, also where they are not part of lerobot_nb",
+    )
+    groups["output"].add_argument(
+        "--retry_errors",
+        action="store_true",
+        help="with --resume: run the episodes again that ended in an error",
+    )
+    groups["output"].add_argument(
+        "--progress",
+        choices=("auto", "terminal", "log", "none"),
+        default="auto",
+        help="how progress is shown (default: auto)",
+    )
     return parser
 
 
@@ -142,6 +226,7 @@ def _converter(parameter: "Parameter") -> Callable[[str], Any]:
             return parameter.parse(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
+
     return convert
 
 
@@ -149,11 +234,19 @@ def eval_command(argv: Sequence[str]) -> int:
     """`lerobot-nb eval`; returns the exit code."""
     parser = eval_parser()
     given = vars(parser.parse_args(argv))
-    progress_kind, retry_errors, resume = given.pop("progress"), given.pop("retry_errors", False), given.pop("resume", None)
+    progress_kind, retry_errors, resume = (
+        given.pop("progress"),
+        given.pop("retry_errors", False),
+        given.pop("resume", None),
+    )
     from lerobot_nb.evaluation.progress import make_progress
 
     if resume is not None:
-        return _run(parser, Path(resume), lambda: _resume(resume, retry_errors, given, make_progress(progress_kind)))
+        return _run(
+            parser,
+            Path(resume),
+            lambda: _resume(resume, retry_errors, given, make_progress(progress_kind)),
+        )
     for name in ("retry_errors", "trust"):
         if retry_errors if name == "retry_errors" else given.pop("trust", False):
             parser.error(f"--{name} goes with --resume DIR")
@@ -169,7 +262,7 @@ def eval_command(argv: Sequence[str]) -> int:
         return code
     parameters, warnings = started
     for warning in warnings:
-        if warning.startswith("device="):                    # the others are shown by the run itself
+        if warning.startswith("device="):  # the others are shown by the run itself
             print(f"warning: {warning}", file=sys.stderr)
     folder = parameters.run_folder()
     parameters = dataclasses.replace(parameters, output_dir=str(folder))
@@ -183,12 +276,18 @@ def _resume(folder: str, retry_errors: bool, changes: dict[str, Any], progress: 
     allowed = [field.name for field in dataclasses.fields(EvalConfig)]
     wrong = [name for name in changes if name not in (*allowed, "trust", "policy", "benchmark")]
     if wrong:
-        raise ValueError(f"--{wrong[0]} can't be combined with --resume: the run in {folder} has settled it; start a new run with another --output_dir")
+        raise ValueError(
+            f"--{wrong[0]} can't be combined with --resume: the run in {folder} has settled it; start a new run with another --output_dir"
+        )
     return resume_run(folder, retry_errors=retry_errors, progress=progress, **changes)
 
 
-def _usage_errors(parser: ArgumentParser, function: Callable[[], _Result]) -> tuple[_Result | None, int]:
-    """(result, 0), or (None, 2) after saying what was wrong with the arguments or with this machine."""
+def _usage_errors(
+    parser: ArgumentParser, function: Callable[[], _Result]
+) -> tuple[_Result | None, int]:
+    """(result, 0), or (None, 2) after saying what was wrong with the arguments or with this
+    machine.
+    """
     from lerobot_nb.results.escaping import terminal_text
     from lerobot_nb.results.run_folder import RunFolderError
 
@@ -202,7 +301,9 @@ def _usage_errors(parser: ArgumentParser, function: Callable[[], _Result]) -> tu
 
 
 def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> int:
-    """Run it, then print the table and the folder, also when it was interrupted or failed. Exit code as documented."""
+    """Run it, then print the table and the folder, also when it was interrupted or failed. Exit
+    code as documented.
+    """
     from lerobot_nb.envs.workers import Terminated
     from lerobot_nb.policies.base import PolicyUnavailable
     from lerobot_nb.results.escaping import terminal_text
@@ -212,13 +313,13 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
     try:
         finished = run()
     except RunFolderError as error:
-        begun = _manifest_bytes(folder) != before               # a full disk, say
+        begun = _manifest_bytes(folder) != before  # a full disk, say
         if begun:
             _print_result(folder)
         print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
         return 1 if begun else 2
     except (ValueError, TypeError, ImportError, OSError) as error:
-        if _manifest_bytes(folder) != before:                # it had begun: not a matter of usage
+        if _manifest_bytes(folder) != before:  # it had begun: not a matter of usage
             _print_result(folder)
             raise
         print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
@@ -227,9 +328,12 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
         begun = _manifest_bytes(folder) != before
         if begun:
             _print_result(folder)
-        print(f"interrupted; {go_on}" if begun or before else "interrupted before anything was run", file=sys.stderr)
+        print(
+            f"interrupted; {go_on}" if begun or before else "interrupted before anything was run",
+            file=sys.stderr,
+        )
         return int(error.code or 0) if isinstance(error, Terminated) else 130
-    except PolicyUnavailable as error:                       # the policy's server is gone: nothing recorded is lost
+    except PolicyUnavailable as error:  # the policy's server is gone: nothing recorded is lost
         _print_result(folder)
         print(f"the run ended early: {error}\n{go_on}", file=sys.stderr)
         return 1
@@ -238,7 +342,10 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
         raise
     _print_result(folder)
     if finished.status != "finished":
-        print(f"the run was {finished.status}: {finished.reason or 'see ' + str(folder / 'run.json')}\n{go_on} --retry_errors", file=sys.stderr)
+        print(
+            f"the run was {finished.status}: {finished.reason or 'see ' + str(folder / 'run.json')}\n{go_on} --retry_errors",
+            file=sys.stderr,
+        )
     return finished.exit_code
 
 
@@ -247,7 +354,10 @@ def _manifest_bytes(folder: Path) -> bytes | None:
 
     try:
         return RunFolder(folder).manifest_path.read_bytes()
-    except (OSError, ValueError):                            # there is none, or the name is impossible: the run itself says so
+    except (
+        OSError,
+        ValueError,
+    ):  # there is none, or the name is impossible: the run itself says so
         return None
 
 
@@ -256,7 +366,7 @@ def _print_result(folder: Path) -> None:
     from lerobot_nb.results.report import Report, outcome
     from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 
-    if not RunFolder(folder).exists():                       # stopped before there was anything to report
+    if not RunFolder(folder).exists():  # stopped before there was anything to report
         return
     try:
         report = Report(folder)
@@ -267,18 +377,26 @@ def _print_result(folder: Path) -> None:
     print(text)
     errors = [record for record in records if record.end_reason == "error"]
     for record in errors[:5]:
-        print(terminal_text(f"error in {'/'.join(map(str, record.key))}: {outcome(record).removeprefix('error: ')}"))
+        print(
+            terminal_text(
+                f"error in {'/'.join(map(str, record.key))}: {outcome(record).removeprefix('error: ')}"
+            )
+        )
     if len(errors) > 5:
         print(f"{len(errors) - 5} more: lerobot-nb failures {shlex.quote(str(folder))}")
     unfilmed = [record for record in records if record.end_reason != "error" and record.error]
     if unfilmed:
-        print(f"no video of {len(unfilmed)} episode{'s' * (len(unfilmed) != 1)}: {terminal_text(str(unfilmed[0].error).strip().splitlines()[0])}")
+        print(
+            f"no video of {len(unfilmed)} episode{'s' * (len(unfilmed) != 1)}: {terminal_text(str(unfilmed[0].error).strip().splitlines()[0])}"
+        )
     print(f"\nrun folder: {folder}")
 
 # %% ../nbs/cli.ipynb #ded256f1
 def report_command(argv: Sequence[str]) -> int:
     """`lerobot-nb report`; returns the exit code."""
-    parser = ArgumentParser(prog="lerobot-nb report", description="Print the table of a run, finished or not.")
+    parser = ArgumentParser(
+        prog="lerobot-nb report", description="Print the table of a run, finished or not."
+    )
     parser.add_argument("folder", help="run folder")
     parser.add_argument("--markdown", action="store_true", help="as Markdown, for a pull request")
     arguments = parser.parse_args(argv)
@@ -291,23 +409,49 @@ def report_command(argv: Sequence[str]) -> int:
 
 
 def rerun_command(argv: Sequence[str]) -> int:
-    """`lerobot-nb rerun`; returns the exit code: 0 if the episode is equal to its record, 1 if it differs."""
+    """`lerobot-nb rerun`; returns the exit code: 0 if the episode is equal to its record, 1 if it
+    differs.
+    """
     parser = ArgumentParser(
-        prog="lerobot-nb rerun", description="Run one episode of a run again, alone and with a video, and say whether it is equal to its record.",
-        epilog="Exit codes: 0 equal; 1 different; 2 wrong usage.")
+        prog="lerobot-nb rerun",
+        description="Run one episode of a run again, alone and with a video, and say whether it is equal to its record.",
+        epilog="Exit codes: 0 equal; 1 different; 2 wrong usage.",
+    )
     parser.add_argument("folder", help="run folder")
-    parser.add_argument("--episode", required=True, metavar="SUITE/TASK/INDEX", help="such as mt10/3/0; the keys of a record in episodes.jsonl")
+    parser.add_argument(
+        "--episode",
+        required=True,
+        metavar="SUITE/TASK/INDEX",
+        help="such as mt10/3/0; the keys of a record in episodes.jsonl",
+    )
     parser.add_argument("--no_video", action="store_true", help="don't make a video")
-    parser.add_argument("--trust", action="store_true", help="import the policy and the benchmark that run.json names, also where they are not part of lerobot_nb")
-    parser.add_argument("--policy", metavar="PATH", help="the policy of the run, given again instead of --trust")
-    parser.add_argument("--benchmark", "--env", metavar="NAME", help="the benchmark of the run, given again instead of --trust")
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the policy and the benchmark that run.json names, also where they are not part of lerobot_nb",
+    )
+    parser.add_argument(
+        "--policy", metavar="PATH", help="the policy of the run, given again instead of --trust"
+    )
+    parser.add_argument(
+        "--benchmark",
+        "--env",
+        metavar="NAME",
+        help="the benchmark of the run, given again instead of --trust",
+    )
     arguments = parser.parse_args(argv)
 
     def rerun() -> "tuple[EpisodeRecord, list[str]]":
         from lerobot_nb.evaluation.rerun import rerun_episode
 
-        return rerun_episode(arguments.folder, arguments.episode, video=not arguments.no_video, trust=arguments.trust, policy=arguments.policy,
-                             benchmark=arguments.benchmark)
+        return rerun_episode(
+            arguments.folder,
+            arguments.episode,
+            video=not arguments.no_video,
+            trust=arguments.trust,
+            policy=arguments.policy,
+            benchmark=arguments.benchmark,
+        )
 
     result, code = _usage_errors(parser, rerun)
     if result is None:
@@ -316,22 +460,33 @@ def rerun_command(argv: Sequence[str]) -> int:
     from lerobot_nb.results.report import outcome
 
     record, differences = result
-    print(terminal_text(f"{arguments.episode}: {outcome(record)}, sum of rewards {record.sum_reward}"))
+    print(
+        terminal_text(f"{arguments.episode}: {outcome(record)}, sum of rewards {record.sum_reward}")
+    )
     if record.video_path:
         print(f"video: {Path(arguments.folder) / record.video_path}")
     elif record.error and record.end_reason != "error":
         print(f"no video: {terminal_text(record.error.strip().splitlines()[0])}")
-    print(f"differs from its record in {', '.join(differences)}" if differences else "equal to its record")
+    print(
+        f"differs from its record in {', '.join(differences)}"
+        if differences
+        else "equal to its record"
+    )
     return 1 if differences else 0
 
 
 def failures_command(argv: Sequence[str]) -> int:
     """`lerobot-nb failures`; returns the exit code."""
-    parser = ArgumentParser(prog="lerobot-nb failures", description="List the episodes of a run that failed or ended in an error, and the command that runs each again.",
-                            epilog="Exit codes: 0 listed, also if there are none; 2 wrong usage.")
+    parser = ArgumentParser(
+        prog="lerobot-nb failures",
+        description="List the episodes of a run that failed or ended in an error, and the command that runs each again.",
+        epilog="Exit codes: 0 listed, also if there are none; 2 wrong usage.",
+    )
     parser.add_argument("folder", help="run folder")
     parser.add_argument("--errors", action="store_true", help="only those that ended in an error")
-    parser.add_argument("--json", action="store_true", help="as a list of objects with episode, outcome and command")
+    parser.add_argument(
+        "--json", action="store_true", help="as a list of objects with episode, outcome and command"
+    )
     arguments = parser.parse_args(argv)
     from lerobot_nb.results.escaping import terminal_text
 
@@ -342,7 +497,9 @@ def failures_command(argv: Sequence[str]) -> int:
         print(json.dumps(rows, indent=2))
     else:
         for row in rows:
-            print(f"{terminal_text(row['episode'])}: {terminal_text(row['outcome'])}\n    {terminal_text(row['command'])}")
+            print(
+                f"{terminal_text(row['episode'])}: {terminal_text(row['outcome'])}\n    {terminal_text(row['command'])}"
+            )
         n_errors = sum(row["counts_as"] == "error" for row in rows)
         print(f"{len(rows) - n_errors} failed, {n_errors} ended in an error" if rows else "none")
     return code
@@ -358,11 +515,20 @@ def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:
     tally = EpisodeTally(reports_success(report.manifest or {}), records)
     rows = []
     for record in records:
-        counts_as = outcome_of(record.end_reason, record.success, tally.has_success(record.suite, record.task_id))
+        counts_as = outcome_of(
+            record.end_reason, record.success, tally.has_success(record.suite, record.task_id)
+        )
         if counts_as is Outcome.ERROR or (counts_as is Outcome.FAILURE and not errors_only):
             episode = "/".join(map(str, record.key))
             command = shlex.join(["lerobot-nb", "rerun", str(folder), "--episode", episode])
-            rows.append({"episode": episode, "counts_as": counts_as.value, "outcome": outcome(record), "command": command})
+            rows.append(
+                {
+                    "episode": episode,
+                    "counts_as": counts_as.value,
+                    "outcome": outcome(record),
+                    "command": command,
+                }
+            )
     return rows
 
 
@@ -370,9 +536,15 @@ def tasks_command(argv: Sequence[str]) -> int:
     """`lerobot-nb tasks`; returns the exit code."""
     from lerobot_nb.envs.config import EnvConfig, make_env_config
 
-    parser = ArgumentParser(prog="lerobot-nb tasks", description="List the tasks of a benchmark; without --benchmark, list the benchmarks.")
+    parser = ArgumentParser(
+        prog="lerobot-nb tasks",
+        description="List the tasks of a benchmark; without --benchmark, list the benchmarks.",
+    )
     parser.add_argument("--benchmark", "--env", help="metaworld, libero, gym, or one of your own")
-    parser.add_argument("--task", help="suite or task, or several with commas between them; default: the benchmark's own default")
+    parser.add_argument(
+        "--task",
+        help="suite or task, or several with commas between them; default: the benchmark's own default",
+    )
     parser.add_argument("--task_ids", help="numbers within the suite, such as 0-4,7; default: all")
     parser.add_argument("--json", action="store_true", help="as JSON")
     arguments = parser.parse_args(argv)
@@ -382,8 +554,14 @@ def tasks_command(argv: Sequence[str]) -> int:
         names = EnvConfig.known()
         print(json.dumps(names) if arguments.json else "\n".join(names))
         return 0
-    fields = {name: value for name in ("task", "task_ids") if (value := getattr(arguments, name)) is not None}
-    tasks, code = _usage_errors(parser, lambda: make_env_config(arguments.benchmark, **fields).tasks())
+    fields = {
+        name: value
+        for name in ("task", "task_ids")
+        if (value := getattr(arguments, name)) is not None
+    }
+    tasks, code = _usage_errors(
+        parser, lambda: make_env_config(arguments.benchmark, **fields).tasks()
+    )
     if tasks is None:
         return code
     if arguments.json:

@@ -27,7 +27,8 @@ from .envs.base import new_python
 
 # %% ../nbs/doctor.ipynb #c3d7aac7
 GIB = 2**30
-BENCHMARKS = {"metaworld": "metaworld", "libero": "libero"}         # name of the benchmark -> module that it stands on
+# name of the benchmark -> module that it stands on
+BENCHMARKS = {"metaworld": "metaworld", "libero": "libero"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Finding:
     mend
         For a problem, the command that mends it.
     """
+
     name: str
     ok: bool
     text: str
@@ -52,26 +54,35 @@ class Finding:
 
     def __str__(self) -> str:
         lines = self.text.splitlines() or [""]
-        lines += [f"mend: {line}" if i == 0 else f"      {line}" for i, line in enumerate((self.mend or "").splitlines())]
+        lines += [
+            f"mend: {line}" if i == 0 else f"      {line}"
+            for i, line in enumerate((self.mend or "").splitlines())
+        ]
         return f"{'ok' if self.ok else 'PROBLEM':9}{self.name:16}" + ("\n" + " " * 25).join(lines)
 
 # %% ../nbs/doctor.ipynb #72e3af56
 def _look_at_python() -> Iterator[Finding]:
     fits = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    yield Finding("Python", fits, platform.python_version(), None if fits else "use Python 3.10 to 3.13: MuJoCo 3.3.0 has no other builds")
+    yield Finding(
+        "Python",
+        fits,
+        platform.python_version(),
+        None if fits else "use Python 3.10 to 3.13: MuJoCo 3.3.0 has no other builds",
+    )
 
 
 def _shown(path: str | Path) -> str:
     """A path as a person would write it."""
     path, home = str(path), str(Path.home())
-    return "~" + path[len(home):] if path.startswith(home + os.sep) else path
+    return "~" + path[len(home) :] if path.startswith(home + os.sep) else path
 
 
 def unmet_requirements(
-    requirements: Sequence[str],                 # as in a requirements file; those of an extra are left out
-) -> dict[str, str | None]:                      # requirement -> installed version, None where the package is missing
+    requirements: Sequence[str],  # as in a requirements file; those of an extra are left out
+) -> dict[str, str | None]:  # requirement -> installed version, None where the package is missing
     """Requirements that the installed packages don't meet."""
     from packaging.requirements import Requirement
+
     unmet = {}
     for requirement in map(Requirement, requirements):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -89,19 +100,35 @@ def _look_at_packages() -> Iterator[Finding]:
     try:
         required = importlib.metadata.requires("lerobot-nb") or []
     except importlib.metadata.PackageNotFoundError:
-        yield Finding("packages", False, "lerobot_nb is used from its source folder and is not installed", "pip install -e .")
+        yield Finding(
+            "packages",
+            False,
+            "lerobot_nb is used from its source folder and is not installed",
+            "pip install -e .",
+        )
         return
     unmet = unmet_requirements(required)
     for requirement, version in unmet.items():
-        yield Finding("packages", False, f"{requirement} is required, {'nothing' if version is None else version} is installed", f"pip install '{requirement}'")
+        yield Finding(
+            "packages",
+            False,
+            f"{requirement} is required, {'nothing' if version is None else version} is installed",
+            f"pip install '{requirement}'",
+        )
     if not unmet:
-        shown = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("lerobot-nb", "torch", "gymnasium", "numpy", "papermill"))
+        shown = ", ".join(
+            f"{name} {importlib.metadata.version(name)}"
+            for name in ("lerobot-nb", "torch", "gymnasium", "numpy", "papermill")
+        )
         yield Finding("packages", True, f"all that is required; {shown}")
 
 # %% ../nbs/doctor.ipynb #4da8f287
 def usable_memory(cgroup_root: str | os.PathLike = "/sys/fs/cgroup") -> int:
-    """Bytes that this process may use: the machine's memory, or the limit of its control group (v2 or v1) where that is lower."""
+    """Bytes that this process may use: the machine's memory, or the limit of its control group (v2
+    or v1) where that is lower.
+    """
     import psutil
+
     memory = psutil.virtual_memory().total
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
@@ -115,10 +142,18 @@ def usable_memory(cgroup_root: str | os.PathLike = "/sys/fs/cgroup") -> int:
 
 def _look_at_machine() -> Iterator[Finding]:
     from lerobot_nb.envs.cores import usable_cores
+
     yield Finding("cores", True, f"{usable_cores()} usable of {os.cpu_count()}")
     memory = usable_memory() / GIB
     enough = memory >= 3
-    yield Finding("memory", enough, f"{memory:.1f} GiB usable; a worker takes 0.3 GiB (Meta-World) or 2 GiB (LIBERO)", None if enough else "raise the memory limit to 3 GiB or more, or evaluate Meta-World with obs_type=state")
+    yield Finding(
+        "memory",
+        enough,
+        f"{memory:.1f} GiB usable; a worker takes 0.3 GiB (Meta-World) or 2 GiB (LIBERO)",
+        None
+        if enough
+        else "raise the memory limit to 3 GiB or more, or evaluate Meta-World with obs_type=state",
+    )
 
 
 def _look_at_gpu() -> Iterator[Finding]:
@@ -128,14 +163,26 @@ def _look_at_gpu() -> Iterator[Finding]:
     if found is None or found.returncode != 0:
         yield Finding("GPU", True, "none: policies run and pictures are drawn on the CPU")
         return
-    names = [line.partition(" (UUID")[0] for line in found.stdout.splitlines() if line.startswith("GPU ")]
+    names = [
+        line.partition(" (UUID")[0] for line in found.stdout.splitlines() if line.startswith("GPU ")
+    ]
     import torch
+
     works = torch.cuda.is_available() or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    yield Finding("GPU", works, "; ".join(names) + (f"; torch {torch.__version__} can't use it" if not works else ""), None if works else "pip install --force-reinstall torch, from an index whose build has CUDA")
+    yield Finding(
+        "GPU",
+        works,
+        "; ".join(names) + (f"; torch {torch.__version__} can't use it" if not works else ""),
+        None
+        if works
+        else "pip install --force-reinstall torch, from an index whose build has CUDA",
+    )
 
 # %% ../nbs/doctor.ipynb #a4ae5e12
 def folder_problem(folder: str | os.PathLike, least_free: int = GIB) -> str | None:
-    """Why nothing could be written there, None where it could. The folder itself may be missing: then its nearest parent counts."""
+    """Why nothing could be written there, None where it could. The folder itself may be missing:
+    then its nearest parent counts.
+    """
     place = Path(folder).absolute()
     while not place.exists():
         place = place.parent
@@ -150,10 +197,29 @@ def folder_problem(folder: str | os.PathLike, least_free: int = GIB) -> str | No
 
 
 def _look_at_folders() -> Iterator[Finding]:
-    places = [("outputs", Path("outputs"), GIB, "start from a folder that you may write to, or name one with output_dir"),
-              ("temporary files", Path(tempfile.gettempdir()), GIB // 4, "export TMPDIR=/a/folder/with/space")]
+    places = [
+        (
+            "outputs",
+            Path("outputs"),
+            GIB,
+            "start from a folder that you may write to, or name one with output_dir",
+        ),
+        (
+            "temporary files",
+            Path(tempfile.gettempdir()),
+            GIB // 4,
+            "export TMPDIR=/a/folder/with/space",
+        ),
+    ]
     if Path("/dev/shm").exists():
-        places.append(("shared memory", Path("/dev/shm"), 2**24, "give the container more: docker run --shm-size 1g"))
+        places.append(
+            (
+                "shared memory",
+                Path("/dev/shm"),
+                2**24,
+                "give the container more: docker run --shm-size 1g",
+            )
+        )
     for name, place, least_free, mend in places:
         problem = folder_problem(place, least_free)
         text = problem or f"{_shown(place)} can be written to"
@@ -163,35 +229,63 @@ def _look_at_folders() -> Iterator[Finding]:
 def _look_at_video() -> Iterator[Finding]:
     try:
         import av
+
         encoder = av.CodecContext.create("libx264", "w")
         encoder.width, encoder.height, encoder.pix_fmt, encoder.framerate = 64, 64, "yuv420p", 10
-        n_bytes = sum(packet.size for frame in (av.VideoFrame(64, 64, "yuv420p"), None) for packet in encoder.encode(frame))
+        n_bytes = sum(
+            packet.size
+            for frame in (av.VideoFrame(64, 64, "yuv420p"), None)
+            for packet in encoder.encode(frame)
+        )
         assert n_bytes > 0
     except Exception as error:
-        yield Finding("video", False, f"no H.264 video can be written: {type(error).__name__}: {error}", "pip install --force-reinstall av")
+        yield Finding(
+            "video",
+            False,
+            f"no H.264 video can be written: {type(error).__name__}: {error}",
+            "pip install --force-reinstall av",
+        )
     else:
         yield Finding("video", True, f"H.264 by PyAV {av.__version__}")
 
 
 def _look_at_notebooks() -> Iterator[Finding]:
     problem = kernel_problem("python3")
-    yield Finding("notebooks", problem is None, problem or "papermill finds the kernel python3, and that finds lerobot_nb", "python -m ipykernel install --sys-prefix" if problem else None)
+    yield Finding(
+        "notebooks",
+        problem is None,
+        problem or "papermill finds the kernel python3, and that finds lerobot_nb",
+        "python -m ipykernel install --sys-prefix" if problem else None,
+    )
 
 
 def kernel_problem(name: str) -> str | None:
-    """Why notebooks can't run on a Jupyter kernel; None where its Python starts and imports this package."""
+    """Why notebooks can't run on a Jupyter kernel; None where its Python starts and imports this
+    package.
+    """
     from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
+
     try:
         spec = get_kernel_spec(name)
     except NoSuchKernel:
         return f"the Jupyter kernel {name} is not installed"
-    python = sys.executable if re.fullmatch(r"python\d?(\.\d+)?", spec.argv[0]) else spec.argv[0]          # as Jupyter reads it
+    # as Jupyter reads it
+    python = sys.executable if re.fullmatch(r"python\d?(\.\d+)?", spec.argv[0]) else spec.argv[0]
     try:
-        done = subprocess.run([python, "-c", "import ipykernel, lerobot_nb"], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, env={**os.environ, **spec.env})
+        done = subprocess.run(
+            [python, "-c", "import ipykernel, lerobot_nb"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **spec.env},
+        )
     except OSError as error:
         return f"the Jupyter kernel {name} starts {_shown(python)}, which does not run: {error.strerror or error}"
     except subprocess.TimeoutExpired:
-        return f"the Jupyter kernel {name} starts {_shown(python)}, which gave no answer within 120 s"
+        return (
+            f"the Jupyter kernel {name} starts {_shown(python)}, which gave no answer within 120 s"
+        )
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return f"the Jupyter kernel {name} starts {_shown(python)}, which can't be used: {told}"
@@ -200,16 +294,29 @@ def kernel_problem(name: str) -> str | None:
 # %% ../nbs/doctor.ipynb #cce890f5
 def _look_at_gl() -> Iterator[Finding]:
     from lerobot_nb.envs.rendering import INSTALL_GL, RenderingError, choose_gl_backend
+
     try:
         choice = choose_gl_backend()
     except RenderingError as error:
         first, *rest = str(error).splitlines()
-        lines = [first, *(line for line in rest if line.startswith("  ") and INSTALL_GL not in line)]
+        lines = [
+            first,
+            *(line for line in rest if line.startswith("  ") and INSTALL_GL not in line),
+        ]
         missing = importlib.util.find_spec("mujoco") is None
-        yield Finding("OpenGL", False, "\n".join(lines), "pip install mujoco==3.3.0" if missing else INSTALL_GL if rest else None)
+        yield Finding(
+            "OpenGL",
+            False,
+            "\n".join(lines),
+            "pip install mujoco==3.3.0" if missing else INSTALL_GL if rest else None,
+        )
     else:
         device = "" if choice.device is None else f" device {choice.device}"
-        yield Finding("OpenGL", True, f"{choice.backend}{device}, {choice.renderer}{', on the CPU' if choice.on_cpu else ''} ({choice.reason})")
+        yield Finding(
+            "OpenGL",
+            True,
+            f"{choice.backend}{device}, {choice.renderer}{', on the CPU' if choice.on_cpu else ''} ({choice.reason})",
+        )
 
 # %% ../nbs/doctor.ipynb #c70feec5
 FRAME_TIMEOUT_S = 300.0
@@ -223,10 +330,13 @@ def _draw(benchmark: str) -> None:
     import numpy as np
 
     from lerobot_nb.envs.config import make_env_config
+
     logging.disable(logging.WARNING)
     start = time.perf_counter()
     try:
-        config = make_env_config(benchmark, obs_type="pixels", observation_height=64, observation_width=64)
+        config = make_env_config(
+            benchmark, obs_type="pixels", observation_height=64, observation_width=64
+        )
         task = config.tasks()[0]
         environment = config.env_factory(task)()
         try:
@@ -236,7 +346,11 @@ def _draw(benchmark: str) -> None:
             environment.close()
         if frame.std() < 1:
             raise RuntimeError(f"the frame is of one colour, {frame.reshape(-1, 3)[0].tolist()}")
-        answer = {"task": f"{task.suite} {task.task_id}", "shape": list(frame.shape), "seconds": time.perf_counter() - start}
+        answer = {
+            "task": f"{task.suite} {task.task_id}",
+            "shape": list(frame.shape),
+            "seconds": time.perf_counter() - start,
+        }
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)
@@ -244,14 +358,22 @@ def _draw(benchmark: str) -> None:
 
 def _look_at_benchmark(benchmark: str, wanted: bool, render: bool) -> Iterator[Finding]:
     from lerobot_nb.envs.config import make_env_config
+
     if not wanted and importlib.util.find_spec(BENCHMARKS[benchmark]) is None:
-        yield Finding(benchmark, True, f"not installed (make setup, or pip install 'lerobot-nb[{benchmark}]')")
+        yield Finding(
+            benchmark, True, f"not installed (make setup, or pip install 'lerobot-nb[{benchmark}]')"
+        )
         return
     try:
         warnings = make_env_config(benchmark, obs_type="state").check()
     except (OSError, ImportError) as error:
         first, _, rest = str(error).partition("\n")
-        yield Finding(benchmark, False, first, rest.strip() or f"pip install 'lerobot-nb[{benchmark}]', or in a clone: make setup")
+        yield Finding(
+            benchmark,
+            False,
+            first,
+            rest.strip() or f"pip install 'lerobot-nb[{benchmark}]', or in a clone: make setup",
+        )
         return
     yield from (Finding(benchmark, False, warning) for warning in warnings)
     if not warnings:
@@ -261,25 +383,52 @@ def _look_at_benchmark(benchmark: str, wanted: bool, render: bool) -> Iterator[F
     code = f"from lerobot_nb.doctor import _draw; _draw({benchmark!r})"
     name = f"{benchmark} frame"
     try:
-        done = subprocess.run(new_python(code), capture_output=True, text=True, timeout=FRAME_TIMEOUT_S, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            new_python(code),
+            capture_output=True,
+            text=True,
+            timeout=FRAME_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
-        yield Finding(name, False, f"no frame within {FRAME_TIMEOUT_S:g} s", "choose another back end: MUJOCO_GL=osmesa")
+        yield Finding(
+            name,
+            False,
+            f"no frame within {FRAME_TIMEOUT_S:g} s",
+            "choose another back end: MUJOCO_GL=osmesa",
+        )
         return
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    answer = json.loads(lines[-1]) if lines else {"error": (done.stderr.strip().splitlines() or [f"the process ended with status {done.returncode}"])[-1]}
+    answer = (
+        json.loads(lines[-1])
+        if lines
+        else {
+            "error": (
+                done.stderr.strip().splitlines()
+                or [f"the process ended with status {done.returncode}"]
+            )[-1]
+        }
+    )
     if "error" in answer:
         yield Finding(name, False, answer["error"])
     else:
-        yield Finding(name, True, f"{answer['task']}, {' × '.join(map(str, answer['shape']))}, {answer['seconds']:.1f} s from start to picture")
+        yield Finding(
+            name,
+            True,
+            f"{answer['task']}, {' × '.join(map(str, answer['shape']))}, {answer['seconds']:.1f} s from start to picture",
+        )
 
 # %% ../nbs/doctor.ipynb #a0cf4eaa
 def examine(
-    benchmark: str | None = None,       # None: all that are installed
-    render: bool = True,                # draw a frame with each benchmark
+    benchmark: str | None = None,  # None: all that are installed
+    render: bool = True,  # draw a frame with each benchmark
 ) -> Iterator[Finding]:
-    """Everything that an evaluation needs, in the order in which it needs it. ValueError for a benchmark that is not known."""
+    """Everything that an evaluation needs, in the order in which it needs it. ValueError for a
+    benchmark that is not known.
+    """
     if benchmark is not None and benchmark not in BENCHMARKS:
         from lerobot_nb.envs.settings import unknown_name
+
         raise unknown_name("benchmark", benchmark, BENCHMARKS)
     yield from _look_at_python()
     yield from _look_at_packages()
@@ -299,11 +448,21 @@ def examine(
 
 def build_parser() -> argparse.ArgumentParser:
     """Options of `lerobot-nb doctor`."""
-    parser = ArgumentParser(prog="lerobot-nb doctor", description="Is this machine fit to evaluate? Each line is ok, or a problem with the command that mends it.",
-                                     epilog="exit status: 0 all is well, 1 something needs mending, 2 wrong options")
-    parser.add_argument("--benchmark", help=f"look at this one and insist that it works: {', '.join(BENCHMARKS)} (default: all that are installed)")
-    parser.add_argument("--no_render", action="store_true", help="draw nothing: for evaluations from states alone")
-    parser.add_argument("--json", action="store_true", help="print a list of objects with name, ok, text and mend")
+    parser = ArgumentParser(
+        prog="lerobot-nb doctor",
+        description="Is this machine fit to evaluate? Each line is ok, or a problem with the command that mends it.",
+        epilog="exit status: 0 all is well, 1 something needs mending, 2 wrong options",
+    )
+    parser.add_argument(
+        "--benchmark",
+        help=f"look at this one and insist that it works: {', '.join(BENCHMARKS)} (default: all that are installed)",
+    )
+    parser.add_argument(
+        "--no_render", action="store_true", help="draw nothing: for evaluations from states alone"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a list of objects with name, ok, text and mend"
+    )
     return parser
 
 

@@ -8,6 +8,7 @@ Where this differs from nbdev's way:
 - An entry shows a wrapped signature, a table of the arguments, what is returned and raised, and, for a class, its methods.
 - Names of the package in prose become links that work wherever the site is served.
 """
+
 import ast
 import enum
 import inspect
@@ -26,20 +27,25 @@ from nbdev.config import get_config
 from nbdev.process import Processor
 from nbdev.processors import _default_exp, _is_showdoc
 
-FROM_THE_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")       # files that become pages
-WIDTH = 80                                              # characters of code that the text column shows
+FROM_THE_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")  # files that become pages
+WIDTH = 80  # characters of code that the text column shows
 
 
 # --- names and where they are documented --------------------------------------------------------------------------------
 
+
 @lru_cache
 def pages() -> dict[str, str]:
-    """Every documented name, short and in full, and the page and heading that it has; names that two modules share only in full."""
+    """Every documented name, short and in full, and the page and heading that it has; names that
+    two modules share only in full.
+    """
     index = import_module(f"{get_config().lib_path.name}._modidx").d["syms"]
     found, shared = {}, set()
     for module, names in index.items():
         for full, (address, _) in names.items():
-            page, _, anchor = address.removeprefix(get_config().doc_baseurl).lstrip("/").partition("#")
+            page, _, anchor = (
+                address.removeprefix(get_config().doc_baseurl).lstrip("/").partition("#")
+            )
             target = f"/{page.removesuffix('.html')}.ipynb#{anchor}"
             short = full.removeprefix(module + ".")
             if short.split(".")[-1].startswith("_"):
@@ -50,16 +56,27 @@ def pages() -> dict[str, str]:
             found[short] = target
         page = next(iter(names.values()))[0] if names else None
         if page:
-            found[module] = f"/{page.removeprefix(get_config().doc_baseurl).lstrip('/').partition('#')[0].removesuffix('.html')}.ipynb"
+            found[module] = (
+                f"/{page.removeprefix(get_config().doc_baseurl).lstrip('/').partition('#')[0].removesuffix('.html')}.ipynb"
+            )
     public = import_module(get_config().lib_path.name)._HOME_OF
-    return {name: target for name, target in found.items() if name not in shared} | {name: found[f"{module}.{name}"] for name, module in public.items() if f"{module}.{name}" in found}
+    return {name: target for name, target in found.items() if name not in shared} | {
+        name: found[f"{module}.{name}"]
+        for name, module in public.items()
+        if f"{module}.{name}" in found
+    }
 
 
 def link_names(text: str, own_page: str = "") -> str:
-    """Markdown in which `Name`, `Name(…)` and `module.Name` are links to their entries, outside of code blocks, headings and existing links."""
+    """Markdown in which `Name`, `Name(…)` and `module.Name` are links to their entries, outside of
+    code blocks, headings and existing links.
+    """
+
     def link(match):
         name = match[1].split("(")[0]
-        target = pages().get(name) or pages().get(name.removeprefix(get_config().lib_path.name + "."))
+        target = pages().get(name) or pages().get(
+            name.removeprefix(get_config().lib_path.name + ".")
+        )
         if target is None:
             return match[0]
         page, _, anchor = target.partition("#")
@@ -70,25 +87,38 @@ def link_names(text: str, own_page: str = "") -> str:
         if re.match(r"\s*(```|~~~|:::)", line):
             fenced = not fenced if not line.strip().startswith(":::") else fenced
         elif not fenced and not line.startswith(("#", "<", "    ")):
-            parts = re.split(r"(\[[^\]]*\]\([^)]*\))", line)                      # what is a link already stays
-            line = "".join(part if number % 2 else re.sub(r"(?<!`)`([A-Za-z_][\w.]*(?:\([^`]*\))?)`(?!`)", link, part) for number, part in enumerate(parts))
+            parts = re.split(r"(\[[^\]]*\]\([^)]*\))", line)  # what is a link already stays
+            line = "".join(
+                part
+                if number % 2
+                else re.sub(r"(?<!`)`([A-Za-z_][\w.]*(?:\([^`]*\))?)`(?!`)", link, part)
+                for number, part in enumerate(parts)
+            )
         lines.append(line)
     return "\n".join(lines)
 
 
 def link_outside(text: str, own_page: str) -> str:
-    """Links to files beside the folder of notebooks: to their page where they have one, else to the repository."""
+    """Links to files beside the folder of notebooks: to their page where they have one, else to the
+    repository.
+    """
+
     def link(match):
         target = os.path.normpath(os.path.join(os.path.dirname(own_page.lstrip("/")), match[1]))
         if not target.startswith("../"):
             return match[0]
         name = target.removeprefix("../")
-        return f"](/{name.lower()})" if name in FROM_THE_TOP else f"]({get_config().git_url}/blob/{get_config().branch}/{name})"
+        return (
+            f"](/{name.lower()})"
+            if name in FROM_THE_TOP
+            else f"]({get_config().git_url}/blob/{get_config().branch}/{name})"
+        )
 
     return re.sub(r"\]\((\.\./[^)\s]+)\)", link, text)
 
 
 # --- an entry of the reference ------------------------------------------------------------------------------------------
+
 
 def kind_text(annotation: object) -> str:
     """An annotation as a reader wants it: without modules, and without what `Annotated` adds."""
@@ -106,11 +136,16 @@ def kind_text(annotation: object) -> str:
         return " | ".join(map(kind_text, typing.get_args(annotation)))
     if typing.get_origin(annotation) is not None and typing.get_args(annotation):
         origin = typing.get_origin(annotation)
-        inner = [f"[{', '.join(map(kind_text, one))}]" if isinstance(one, list) else kind_text(one) for one in typing.get_args(annotation)]
+        inner = [
+            f"[{', '.join(map(kind_text, one))}]" if isinstance(one, list) else kind_text(one)
+            for one in typing.get_args(annotation)
+        ]
         return f"{getattr(origin, '__name__', str(origin))}[{', '.join(inner)}]"
     if isinstance(annotation, type):
         return annotation.__name__
-    return re.sub(r"\b(?:[a-z_]\w*\.)+", "", annotation if isinstance(annotation, str) else str(annotation))
+    return re.sub(
+        r"\b(?:[a-z_]\w*\.)+", "", annotation if isinstance(annotation, str) else str(annotation)
+    )
 
 
 def default_text(value: object) -> str:
@@ -129,14 +164,24 @@ def signature_of(symbol: object) -> inspect.Signature | None:
         signature = inspect.signature(symbol)
     except (TypeError, ValueError):
         return None
-    if isinstance(symbol, type) and (issubclass(symbol, (enum.Enum, tuple, BaseException)) or symbol.__init__ is object.__init__ or getattr(symbol, "_is_protocol", False)):
+    if isinstance(symbol, type) and (
+        issubclass(symbol, (enum.Enum, tuple, BaseException))
+        or symbol.__init__ is object.__init__
+        or getattr(symbol, "_is_protocol", False)
+    ):
         return None
-    parameters = [one for one in signature.parameters.values() if one.name not in ("self", "cls") and not one.name.startswith("_")]
+    parameters = [
+        one
+        for one in signature.parameters.values()
+        if one.name not in ("self", "cls") and not one.name.startswith("_")
+    ]
     return signature.replace(parameters=parameters)
 
 
 def signature_text(name: str, signature: inspect.Signature | None, is_class: bool = False) -> str:
-    """`name(argument: kind = default, …) -> kind`, on one line where it fits, else an argument a line."""
+    """`name(argument: kind = default, …) -> kind`, on one line where it fits, else an argument a
+    line.
+    """
     if signature is None:
         return f"class {name}" if is_class else name
     words, star = [], False
@@ -147,21 +192,36 @@ def signature_text(name: str, signature: inspect.Signature | None, is_class: boo
             star = True
             words.append("*")
         kind, default = kind_text(parameter.annotation), default_text(parameter.default)
-        prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        words.append(prefix + parameter.name + (f": {kind}" if kind else "") + ((f" = {default}" if kind else f"={default}") if default else ""))
+        prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(
+            parameter.kind, ""
+        )
+        words.append(
+            prefix
+            + parameter.name
+            + (f": {kind}" if kind else "")
+            + ((f" = {default}" if kind else f"={default}") if default else "")
+        )
     result = kind_text(signature.return_annotation) if not is_class else ""
     end = f" -> {result}" if result else ""
     line = f"{'class ' if is_class else ''}{name}({', '.join(words)}){end}"
     if len(line) <= WIDTH:
         return line
-    return f"{'class ' if is_class else ''}{name}(\n" + "".join(f"    {word},\n" for word in words) + f"){end}"
+    return (
+        f"{'class ' if is_class else ''}{name}(\n"
+        + "".join(f"    {word},\n" for word in words)
+        + f"){end}"
+    )
 
 
 def source_link(symbol: object) -> str:
     try:
         symbol = inspect.unwrap(symbol)
         lines, first = inspect.getsourcelines(symbol)
-        path = Path(inspect.getsourcefile(symbol)).resolve().relative_to(get_config().lib_path.resolve())
+        path = (
+            Path(inspect.getsourcefile(symbol))
+            .resolve()
+            .relative_to(get_config().lib_path.resolve())
+        )
     except (OSError, TypeError, ValueError):
         return ""
     address = f"{get_config().git_url}/blob/{get_config().branch}/{get_config().lib_path.name}/{path.as_posix()}#L{first}-L{first + len(lines) - 1}"
@@ -193,17 +253,51 @@ class Entry:
         signature = signature_of(self.symbol)
         yield f"```{{.python .signature}}\n{signature_text(self.name, signature, is_class)}\n```\n"
         said = self.documentation
-        own = is_class and not (issubclass(self.symbol, enum.Enum) and "__doc__" not in vars(self.symbol))
+        own = is_class and not (
+            issubclass(self.symbol, enum.Enum) and "__doc__" not in vars(self.symbol)
+        )
         if own or not is_class:
-            yield "\n\n".join(text for text in (said.short_description, said.long_description) if text) + "\n"
+            yield (
+                "\n\n".join(
+                    text for text in (said.short_description, said.long_description) if text
+                )
+                + "\n"
+            )
         yield from self.arguments(signature)
         if said.returns and (said.returns.description or said.many_returns):
-            yield "**Returns** " + "; ".join(
-                " ".join(filter(None, [f"`{one.return_name}`:" if one.return_name and one.type_name else "", cell_of_table(one.description or "")])) for one in said.many_returns) + "\n"
+            yield (
+                "**Returns** "
+                + "; ".join(
+                    " ".join(
+                        filter(
+                            None,
+                            [
+                                f"`{one.return_name}`:"
+                                if one.return_name and one.type_name
+                                else "",
+                                cell_of_table(one.description or ""),
+                            ],
+                        )
+                    )
+                    for one in said.many_returns
+                )
+                + "\n"
+            )
         if said.raises:
-            yield "| Raises | |\n|:--|:--|\n" + "\n".join(f"| `{one.type_name}` | {cell_of_table(one.description or '')} |" for one in said.raises) + "\n"
+            yield (
+                "| Raises | |\n|:--|:--|\n"
+                + "\n".join(
+                    f"| `{one.type_name}` | {cell_of_table(one.description or '')} |"
+                    for one in said.raises
+                )
+                + "\n"
+            )
         if is_class and issubclass(self.symbol, enum.Enum):
-            yield "| Member | Value |\n|:--|:--|\n" + "\n".join(f"| `{one.name}` | `{one.value!r}` |" for one in self.symbol) + "\n"
+            yield (
+                "| Member | Value |\n|:--|:--|\n"
+                + "\n".join(f"| `{one.name}` | `{one.value!r}` |" for one in self.symbol)
+                + "\n"
+            )
         elif is_class:
             yield from self.members()
 
@@ -213,13 +307,18 @@ class Entry:
         for one in self.documentation.params:
             for name in re.split(r"\s*,\s*", one.arg_name):
                 meanings[name.lstrip("*")] = one.description or ""
-        rows = [(name, parameters.get(name)) for name in [*parameters, *(name for name in meanings if name not in parameters)]]
+        rows = [
+            (name, parameters.get(name))
+            for name in [*parameters, *(name for name in meanings if name not in parameters)]
+        ]
         if not rows or not meanings:
             return
         yield "| Argument | Kind | Default | Meaning |\n|:--|:--|:--|:--|"
         for name, parameter in rows:
             kind = cell_of_table(kind_text(parameter.annotation)) if parameter is not None else ""
-            default = cell_of_table(default_text(parameter.default)) if parameter is not None else ""
+            default = (
+                cell_of_table(default_text(parameter.default)) if parameter is not None else ""
+            )
             yield f"| `{name}` | {f'`{kind}`' if kind else ''} | {f'`{default}`' if default else ''} | {cell_of_table(meanings.get(name, ''))} |"
         yield ""
 
@@ -241,32 +340,49 @@ class Entry:
 
 # --- pages --------------------------------------------------------------------------------------------------------------
 
+
 def module_with_types(name: str):
-    """The module, together with the names that it imports for annotations only (`if TYPE_CHECKING:`): signatures show them."""
+    """The module, together with the names that it imports for annotations only (`if
+    TYPE_CHECKING:`): signatures show them.
+    """
     module = import_module(name)
     for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in (
+            "TYPE_CHECKING",
+            "typing.TYPE_CHECKING",
+        ):
             exec(compile(ast.Module(node.body, []), module.__file__, "exec"), vars(module))
     return module
 
 
 class Page(Processor):
-    """Puts the prose of the first cell back, runs the `show_doc` cells, and no others, in the names of the exported module, and makes the links."""
+    """Puts the prose of the first cell back, runs the `show_doc` cells, and no others, in the names
+    of the exported module, and makes the links.
+    """
+
     shell = None
 
     def begin(self):
         source = read_nb(self.nb.path_)
-        self.page = "/" + Path(self.nb.path_).resolve().relative_to(get_config().nbs_path.resolve()).as_posix()
+        self.page = (
+            "/"
+            + Path(self.nb.path_).resolve().relative_to(get_config().nbs_path.resolve()).as_posix()
+        )
         first = next((cell.source for cell in source.cells if cell.cell_type == "markdown"), "")
-        prose = "\n".join(line for line in first.splitlines() if not line.startswith(("# ", "> "))).strip()
-        if prose and self.nb.cells[0].cell_type == "raw":                 # the raw cell is the title block that nbdev made
+        prose = "\n".join(
+            line for line in first.splitlines() if not line.startswith(("# ", "> "))
+        ).strip()
+        # the raw cell is the title block that nbdev made
+        if prose and self.nb.cells[0].cell_type == "raw":
             cell = mk_cell(prose, "markdown")
             cell.directives_ = {}
             self.nb.cells.insert(1, cell)
         module = _default_exp(source)
         if module:
             self.shell = CaptureShell()
-            self.shell.user_ns.update(vars(module_with_types(f"{get_config().lib_path.name}.{module}")))
+            self.shell.user_ns.update(
+                vars(module_with_types(f"{get_config().lib_path.name}.{module}"))
+            )
             self.shell.user_ns["show_doc"] = Entry
 
     def __call__(self, cell):
@@ -283,16 +399,26 @@ class Page(Processor):
             if "text/markdown" in data:
                 text = data["text/markdown"]
                 data["text/markdown"] = link_names("".join(text), self.page)
-            elif "text/html" in data:                                     # as part of the page: as an output it would bring scripts from elsewhere
+            elif (
+                "text/html" in data
+            ):  # as part of the page: as an output it would bring scripts from elsewhere
                 html = "".join(data["text/html"])
-                output["data"] = {"text/markdown": f"\n```{{=html}}\n<div class=\"table-scroll\">{html}</div>\n```\n"}
+                output["data"] = {
+                    "text/markdown": f'\n```{{=html}}\n<div class="table-scroll">{html}</div>\n```\n'
+                }
 
 
 def add_pages_from_the_top(folder: str | Path = "_proc") -> None:
-    """CONTRIBUTING.md and CHANGELOG.md become pages; their links to notebooks lead to the pages of these."""
+    """CONTRIBUTING.md and CHANGELOG.md become pages; their links to notebooks lead to the pages of
+    these.
+    """
     for name in FROM_THE_TOP:
         path = Path(name)
         if path.exists():
             text = re.sub(r"\]\(nbs/([^)\s]+)\)", r"](\1)", path.read_text(encoding="utf-8"))
-            text = re.sub(r"\]\((?!https?:|#|[\w/]+\.ipynb)([^)\s]+)\)", rf"]({get_config().git_url}/blob/{get_config().branch}/\1)", text)
+            text = re.sub(
+                r"\]\((?!https?:|#|[\w/]+\.ipynb)([^)\s]+)\)",
+                rf"]({get_config().git_url}/blob/{get_config().branch}/\1)",
+                text,
+            )
             (Path(folder) / name.lower()).write_text(text, encoding="utf-8")

@@ -1,4 +1,5 @@
 """Options of nbconvert for README.md: `python -m nbconvert --config nbs/_readme.py nbs/index.ipynb` (`make readme`)."""
+
 import re
 
 from nbconvert.preprocessors import Preprocessor
@@ -8,12 +9,20 @@ class LinksFromTheTop(Preprocessor):
     """README.md lies one folder above the notebook: `policies/base.ipynb` becomes `nbs/policies/base.ipynb`, `../LICENSE` becomes `LICENSE`."""
 
     def preprocess(self, notebook, resources):
-        notebook.metadata.setdefault("language_info", {"name": "python"})            # for the colours of code; cleaned notebooks don't say it
+        notebook.metadata.setdefault(
+            "language_info", {"name": "python"}
+        )  # for the colours of code; cleaned notebooks don't say it
         return super().preprocess(notebook, resources)
 
     def preprocess_cell(self, cell, resources, index):
         if cell.cell_type == "markdown":
-            cell.source = re.sub(r"\]\((?!https?:|#|/)([^)\s]+)\)", lambda link: "](" + (link[1][3:] if link[1].startswith("../") else f"nbs/{link[1]}") + ")", cell.source)
+            cell.source = re.sub(
+                r"\]\((?!https?:|#|/)([^)\s]+)\)",
+                lambda link: (
+                    "](" + (link[1][3:] if link[1].startswith("../") else f"nbs/{link[1]}") + ")"
+                ),
+                cell.source,
+            )
         return cell, resources
 
 

@@ -1,4 +1,5 @@
 """Meta-World's expert with noise on its actions: a policy that is worse than the expert by construction. Workers import it by name."""
+
 import numpy as np
 
 from lerobot_nb.policies.base import Episode

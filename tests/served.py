@@ -1,4 +1,5 @@
 """Policies for tests of servers; importable, since one is served from another process."""
+
 import numpy as np
 import torch
 
@@ -6,7 +7,10 @@ from lerobot_nb.policies.base import Policy
 
 
 class Seeing(Policy):
-    """Acts on pictures and states as tensors, and on the random numbers of its episode; remembers how many looks there were in it."""
+    """Acts on pictures and states as tensors, and on the random numbers of its episode; remembers
+    how many looks there were in it.
+    """
+
     name, batch_format = "seeing", "torch"
 
     def __init__(self, k=3):
@@ -25,13 +29,21 @@ class Seeing(Policy):
         for row, slot in enumerate(slots):
             known = self.slots[slot]
             known[0] += 1
-            pull = batch["observation.state"][row, :2] + batch["observation.image"][row].mean() + 0.01 * known[0] + 0.001 * (known[2] + len(batch["task"][row]))
-            rows.append(torch.tanh(pull + torch.randn((self.n_action_steps, 2), generator=known[1])))
+            pull = (
+                batch["observation.state"][row, :2]
+                + batch["observation.image"][row].mean()
+                + 0.01 * known[0]
+                + 0.001 * (known[2] + len(batch["task"][row]))
+            )
+            rows.append(
+                torch.tanh(pull + torch.randn((self.n_action_steps, 2), generator=known[1]))
+            )
         return torch.stack(rows)
 
 
 class Troubled(Policy):
     """What is wrong with it, it does at every look."""
+
     name, batch_format, needs_images = "troubled", "numpy", False
 
     def __init__(self, trouble):

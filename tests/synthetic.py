@@ -2,6 +2,7 @@
 
 They live in a module of their own, since worker processes import them by path: "synthetic:Synthetic".
 """
+
 import ctypes
 import hashlib
 import os
@@ -20,17 +21,47 @@ from lerobot_nb.policies.base import Policy
 class Synthetic(gymnasium.Env):
     """Episodes of 5 to `longest` steps whose course depends on the seed and on every action.
 
-    fault: what goes wrong at step `fault_step` (0: in reset; -1: in the constructor) of the episodes whose seed is `fault_seed`:
+    fault: what goes wrong at step `fault_step` (0: in reset; -1: in the constructor) of the
+    episodes whose seed is `fault_seed`:
         "kill", "segfault", "raise", "hang", "exit", "nan_reward", "bad_shape", "memory".
-    once: path of a file that is made at the first fault; there is no fault where it exists. None: the fault comes every time.
+    once: path of a file that is made at the first fault; there is no fault where it exists. None:
+    the fault comes every time.
     """
+
     lazy = True
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
 
-    def __init__(self, task="a", render_mode=None, pixels=False, longest=60, step_s=0.0, reset_s=0.0, fault=None, fault_seed=None, fault_step=1, once=None,
-                 frame_size=(32, 48), construction_log=None, sloppy=False):
-        self.task, self.render_mode, self.pixels, self.longest, self.step_s, self.reset_s = task, render_mode, pixels, longest, step_s, reset_s
-        self.fault, self.fault_seed, self.fault_step, self.once, self.frame_size = fault, fault_seed, fault_step, once, tuple(frame_size)
+    def __init__(
+        self,
+        task="a",
+        render_mode=None,
+        pixels=False,
+        longest=60,
+        step_s=0.0,
+        reset_s=0.0,
+        fault=None,
+        fault_seed=None,
+        fault_step=1,
+        once=None,
+        frame_size=(32, 48),
+        construction_log=None,
+        sloppy=False,
+    ):
+        self.task, self.render_mode, self.pixels, self.longest, self.step_s, self.reset_s = (
+            task,
+            render_mode,
+            pixels,
+            longest,
+            step_s,
+            reset_s,
+        )
+        self.fault, self.fault_seed, self.fault_step, self.once, self.frame_size = (
+            fault,
+            fault_seed,
+            fault_step,
+            once,
+            tuple(frame_size),
+        )
         spaces = {"agent_pos": gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)}
         if pixels:
             spaces["pixels"] = gymnasium.spaces.Box(0, 255, (*self.frame_size, 3), np.uint8)
@@ -38,7 +69,9 @@ class Synthetic(gymnasium.Env):
         self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
         self.n_rendered, self.sloppy = 0, sloppy
         if sloppy:
-            self.observation_space = gymnasium.spaces.Dict({"agent_pos": gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)})
+            self.observation_space = gymnasium.spaces.Dict(
+                {"agent_pos": gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)}
+            )
         if construction_log is not None:
             with open(construction_log, "a") as file:
                 file.write(f"{os.getpid()}\n")
@@ -106,20 +139,33 @@ class Synthetic(gymnasium.Env):
 
     def render(self):
         height, width = self.frame_size
-        shade = (np.arange(height * width).reshape(height, width) + int(1000 * self.position.sum())) % 256
+        shade = (
+            np.arange(height * width).reshape(height, width) + int(1000 * self.position.sum())
+        ) % 256
         return np.repeat(shade[..., None], 3, axis=2).astype(np.uint8)
 
 
 class Noisy(Policy):
-    """Random actions from the episode's generator, and a pull that depends on what it sees. k: actions a look."""
+    """Random actions from the episode's generator, and a pull that depends on what it sees. k:
+    actions a look.
+    """
+
     name, placements, batch_format = "noisy", ("driver", "worker"), "numpy"
 
     def __init__(self, k=1, noise=1.0, fault=None, fault_seed=None, look_s=0.0):
-        self.k, self.noise, self.fault, self.fault_seed, self.look_s = k, noise, fault, fault_seed, look_s
+        self.k, self.noise, self.fault, self.fault_seed, self.look_s = (
+            k,
+            noise,
+            fault,
+            fault_seed,
+            look_s,
+        )
         self.generators, self.seeds = {}, {}
 
     def begin_episode(self, slot, episode):
-        assert slot not in self.generators, "an episode began in a slot whose last one had not ended"
+        assert slot not in self.generators, (
+            "an episode began in a slot whose last one had not ended"
+        )
         if self.fault == "raise_begin" and episode.spec.seed == self.fault_seed:
             raise KeyError("no such instruction")
         self.generators[slot], self.seeds[slot] = episode.numpy_generator(), episode.spec.seed
@@ -133,7 +179,9 @@ class Noisy(Policy):
         rows = []
         time.sleep(self.look_s)
         for row, slot in enumerate(slots):
-            pull = 0.1 * batch["agent_pos"][row, :2] + (batch["pixels"][row].mean() / 255 if "pixels" in batch else 0.0)
+            pull = 0.1 * batch["agent_pos"][row, :2] + (
+                batch["pixels"][row].mean() / 255 if "pixels" in batch else 0.0
+            )
             rows.append(pull + self.noise * self.generators[slot].uniform(-1, 1, (self.k, 2)))
             if self.fault is not None and self.seeds[slot] == self.fault_seed:
                 if self.fault == "raise":
@@ -147,6 +195,7 @@ class Noisy(Policy):
 
 class Remembering(Policy):
     """Keeps what it saw, and looks whether it stays what it was."""
+
     name, placements, batch_format = "remembering", ("driver", "worker"), "numpy"
 
     def begin_episode(self, slot, episode):
@@ -154,7 +203,9 @@ class Remembering(Policy):
 
     def predict(self, slots, batch):
         self.seen.append((batch["agent_pos"], batch["agent_pos"].copy()))
-        assert all(np.array_equal(kept, copied) for kept, copied in self.seen), "an observation has changed"
+        assert all(np.array_equal(kept, copied) for kept, copied in self.seen), (
+            "an observation has changed"
+        )
         return np.full((len(slots), 1, 2), 0.5, np.float32)
 
 
@@ -173,15 +224,23 @@ class WholeBatch:
 
 def synthetic_envs(n_tasks=3, n_envs=2, **kwargs):
     """{"synthetic": {task_id: LazyVectorEnv}}"""
-    return {"synthetic": {
-        number: LazyVectorEnv(EnvFactory("synthetic:Synthetic", {"task": f"task {number}", **kwargs}), n_envs,
-                              task=TaskInfo("synthetic", number, f"task {number}", f"do task {number}"))
-        for number in range(n_tasks)
-    }}
+    return {
+        "synthetic": {
+            number: LazyVectorEnv(
+                EnvFactory("synthetic:Synthetic", {"task": f"task {number}", **kwargs}),
+                n_envs,
+                task=TaskInfo("synthetic", number, f"task {number}", f"do task {number}"),
+            )
+            for number in range(n_tasks)
+        }
+    }
 
 
 class Looking(Policy):
-    """Acts on every number that it sees, and leaves a digest of all of them behind: one file an episode."""
+    """Acts on every number that it sees, and leaves a digest of all of them behind: one file an
+    episode.
+    """
+
     name, placements, batch_format = "looking", ("driver", "worker"), "numpy"
 
     def __init__(self, folder, k=5, noise=0.0):
@@ -194,10 +253,15 @@ class Looking(Policy):
         rows = []
         for row, slot in enumerate(slots):
             episode, digest, rng = self.slots[slot]
-            numbers = list(_leaves({key: value for key, value in batch.items() if key != "task"}, row))
+            numbers = list(
+                _leaves({key: value for key, value in batch.items() if key != "task"}, row)
+            )
             for leaf in numbers:
                 digest.update(leaf.tobytes())
-            course = np.sin(np.arange(self.k * episode.action_space.shape[0]) + sum(float(leaf.astype(np.float64).mean()) for leaf in numbers))
+            course = np.sin(
+                np.arange(self.k * episode.action_space.shape[0])
+                + sum(float(leaf.astype(np.float64).mean()) for leaf in numbers)
+            )
             course = course.reshape(self.k, -1)
             rows.append(course + self.noise * rng.uniform(-1, 1, course.shape))
         return np.clip(np.stack(rows), -1, 1).astype(np.float32)

@@ -1,5 +1,6 @@
 """How a policy of lerobot's form is asked follows from what it does. The policies here are stand-ins of a few lines, one for each way to act; the real ones are in
 test_lerobot.py."""
+
 import logging
 from collections import deque
 from types import SimpleNamespace
@@ -20,7 +21,10 @@ STATE = "observation.state"
 
 
 class Base(torch.nn.Module):
-    """Chunks of three, of which two are executed; a queue of actions, as lerobot's policies have it."""
+    """Chunks of three, of which two are executed; a queue of actions, as lerobot's policies have
+    it.
+    """
+
     n_action_steps = 2
 
     def __init__(self, memory=None):
@@ -30,8 +34,13 @@ class Base(torch.nn.Module):
         with torch.no_grad():
             self.linear.weight.copy_(torch.linspace(-1, 1, 18).reshape(6, 3))
             self.linear.bias.zero_()
-        self.config = SimpleNamespace(input_features={STATE: PolicyFeature(FeatureType.STATE, (3,))}, n_action_steps=self.n_action_steps, device="cpu", chunk_size=3,
-                                      action_feature=PolicyFeature(FeatureType.ACTION, (2,)))
+        self.config = SimpleNamespace(
+            input_features={STATE: PolicyFeature(FeatureType.STATE, (3,))},
+            n_action_steps=self.n_action_steps,
+            device="cpu",
+            chunk_size=3,
+            action_feature=PolicyFeature(FeatureType.ACTION, (2,)),
+        )
         self.reset()
 
     def reset(self):
@@ -42,7 +51,9 @@ class Base(torch.nn.Module):
 
     def select_action(self, batch):
         if not self.queue:
-            self.queue.extend(self.predict_action_chunk(batch)[:, : self.n_action_steps].transpose(0, 1))
+            self.queue.extend(
+                self.predict_action_chunk(batch)[:, : self.n_action_steps].transpose(0, 1)
+            )
         return self.queue.popleft()
 
 
@@ -58,14 +69,18 @@ class Sampling(Base):
     """Chunks with noise that nobody can give."""
 
     def predict_action_chunk(self, batch):
-        return torch.tanh(super().predict_action_chunk(batch) + torch.randn(len(batch[STATE]), 3, 2))
+        return torch.tanh(
+            super().predict_action_chunk(batch) + torch.randn(len(batch[STATE]), 3, 2)
+        )
 
 
 class IgnoringNoise(Base):
     """Takes `noise=`, and draws its own all the same, as Diffusion does at every step of denoising."""
 
     def predict_action_chunk(self, batch, noise=None):
-        return torch.tanh(super().predict_action_chunk(batch) + torch.randn(len(batch[STATE]), 3, 2))
+        return torch.tanh(
+            super().predict_action_chunk(batch) + torch.randn(len(batch[STATE]), 3, 2)
+        )
 
 
 class Remembering(Base):
@@ -95,7 +110,9 @@ class Averaging(Base):
 
     def select_action(self, batch):
         chunk = self.predict_action_chunk(batch)
-        action = chunk[:, 0] if self.memory.last is None else (chunk[:, 0] + self.memory.last[:, 1]) / 2
+        action = (
+            chunk[:, 0] if self.memory.last is None else (chunk[:, 0] + self.memory.last[:, 1]) / 2
+        )
         self.memory.last = chunk
         return action
 
@@ -121,7 +138,9 @@ class Entangled(Base):
         self.memory.last = None
 
     def select_action(self, batch):
-        self.memory.last = batch[STATE] if self.memory.last is None else self.memory.last * 0.5 + batch[STATE]
+        self.memory.last = (
+            batch[STATE] if self.memory.last is None else self.memory.last * 0.5 + batch[STATE]
+        )
         return torch.tanh(self.linear(self.memory.last))[:, :2]
 
 
@@ -131,8 +150,15 @@ class EntangledAndNoisy(Entangled):
 
 
 WAYS = {
-    Base: ("chunks", "none"), NoisyChunks: ("chunks", "argument"), Sampling: ("chunks", "seeded"), IgnoringNoise: ("chunks", "seeded"), Remembering: ("steps", "none"),
-    Averaging: ("steps", "none"), WithoutChunks: ("steps", "none"), Entangled: ("lock_step", "none"), EntangledAndNoisy: ("lock_step", "seeded"),
+    Base: ("chunks", "none"),
+    NoisyChunks: ("chunks", "argument"),
+    Sampling: ("chunks", "seeded"),
+    IgnoringNoise: ("chunks", "seeded"),
+    Remembering: ("steps", "none"),
+    Averaging: ("steps", "none"),
+    WithoutChunks: ("steps", "none"),
+    Entangled: ("lock_step", "none"),
+    EntangledAndNoisy: ("lock_step", "seeded"),
 }
 
 
@@ -140,28 +166,48 @@ WAYS = {
 def test_what_a_policy_does_decides_how_it_is_asked(kind):
     policy = LerobotObject(kind())
     assert (policy.acting.way, policy.acting.noise) == WAYS[kind], policy.acting
-    assert policy.lock_step == (WAYS[kind][0] == "lock_step") and policy.n_action_steps == (2 if WAYS[kind][0] == "chunks" else 1)
+    assert policy.lock_step == (WAYS[kind][0] == "lock_step") and policy.n_action_steps == (
+        2 if WAYS[kind][0] == "chunks" else 1
+    )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in WAYS if kind is not EntangledAndNoisy], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in WAYS if kind is not EntangledAndNoisy], ids=lambda kind: kind.__name__
+)
 def test_records_do_not_depend_on_the_batch(kind, tmp_path):
     policy = kind()
     before = torch.get_rng_state()
-    runs = [evaluate(synthetic_envs(n_tasks=2), LerobotObject(policy), EvalConfig(4, batch_size=size, max_batch=most), output_dir=tmp_path / f"{size}{most}")
-            for size, most in ((1, 1), (4, 1), (4, 4))]
+    runs = [
+        evaluate(
+            synthetic_envs(n_tasks=2),
+            LerobotObject(policy),
+            EvalConfig(4, batch_size=size, max_batch=most),
+            output_dir=tmp_path / f"{size}{most}",
+        )
+        for size, most in ((1, 1), (4, 1), (4, 4))
+    ]
     assert torch.equal(before, torch.get_rng_state())
     expected = runs[0].records()
     assert [record.error for record in expected] == [None] * 8
-    if WAYS[kind][0] != "lock_step":                       # which has only batches of all slots
-        assert [same_episode(a, b) for a, b in zip(runs[1].records(), expected, strict=True)] == [[]] * 8
+    if WAYS[kind][0] != "lock_step":  # which has only batches of all slots
+        assert [same_episode(a, b) for a, b in zip(runs[1].records(), expected, strict=True)] == [
+            []
+        ] * 8
     for a, b in zip(runs[2].records(), expected, strict=True):
         assert a.sum_reward == pytest.approx(b.sum_reward, rel=1e-5) and a.n_steps == b.n_steps
-    assert runs[0].manifest["policy"]["acting"] == WAYS[kind][0] and runs[0].manifest["policy"]["noise"] == WAYS[kind][1]
+    assert (
+        runs[0].manifest["policy"]["acting"] == WAYS[kind][0]
+        and runs[0].manifest["policy"]["noise"] == WAYS[kind][1]
+    )
 
 
-@pytest.mark.parametrize("kind", [Base, NoisyChunks, Remembering, Averaging], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [Base, NoisyChunks, Remembering, Averaging], ids=lambda kind: kind.__name__
+)
 def test_a_plain_loop_gives_the_same_actions(kind):
-    """Two ways to the same answer: lerobot's loop, one episode after another from its seed, and two slots in turns."""
+    """Two ways to the same answer: lerobot's loop, one episode after another from its seed, and two
+    slots in turns.
+    """
     from lerobot_nb.envs.base import EpisodeSpec, TaskInfo
     from lerobot_nb.policies.base import Episode
 
@@ -179,8 +225,13 @@ def test_a_plain_loop_gives_the_same_actions(kind):
         plain = kind()
         plain.reset()
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            torch.manual_seed(Episode(EpisodeSpec("s", 0, slot, slot), task).torch_generator().initial_seed())
-            theirs = [plain.select_action({STATE: states[slot : slot + 1, step]})[0].numpy() for step in range(steps)]
+            torch.manual_seed(
+                Episode(EpisodeSpec("s", 0, slot, slot), task).torch_generator().initial_seed()
+            )
+            theirs = [
+                plain.select_action({STATE: states[slot : slot + 1, step]})[0].numpy()
+                for step in range(steps)
+            ]
         assert np.allclose(ours[slot], theirs, atol=1e-6), slot
 
 
@@ -193,7 +244,9 @@ def test_random_numbers_that_depend_on_the_batch_are_warned_of(caplog):
 def test_a_policy_that_can_not_act_on_what_it_describes():
     policy = Base()
     policy.config.input_features = {STATE: PolicyFeature(FeatureType.STATE, (5,))}
-    with pytest.raises(PolicyLoadError, match="can't act on observations as its configuration describes"):
+    with pytest.raises(
+        PolicyLoadError, match="can't act on observations as its configuration describes"
+    ):
         LerobotObject(policy)
     with pytest.raises(PolicyLoadError, match="executes 1 to 2"):
         LerobotObject(Base(), n_action_steps=3)

@@ -2,6 +2,7 @@
 
 The checkpoints here are configurations with empty weights, and the policies are small stand-ins with lerobot's methods; the real ones are in test_lerobot.py.
 """
+
 import importlib.util
 import json
 from collections import deque
@@ -15,21 +16,43 @@ from lerobot_nb.envs.config import make_env_config
 from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import evaluate
 from lerobot_nb.evaluation.parameters import EvalParameters
-from lerobot_nb.policies.base import AdaptedPolicy, PolicyLoadError, PolicyLost, PolicyUnavailable, Policy, make_policy, policy_wishes
-from lerobot_nb.policies.checkpoints import Checkpoint, FeatureMismatch, checkpoint_class, compare_features, features_of_batch, weights_file
+from lerobot_nb.policies.base import (
+    AdaptedPolicy,
+    Policy,
+    PolicyLoadError,
+    PolicyLost,
+    PolicyUnavailable,
+    make_policy,
+    policy_wishes,
+)
+from lerobot_nb.policies.checkpoints import (
+    Checkpoint,
+    FeatureMismatch,
+    checkpoint_class,
+    compare_features,
+    features_of_batch,
+    weights_file,
+)
 from lerobot_nb.results.records import same_episode
 
 IMAGE, STATE = "observation.image", "observation.state"
 
 
-def write_checkpoint(folder, type="act", image=(3, 96, 96), camera=IMAGE, state=4, action=4, **more):
+def write_checkpoint(
+    folder, type="act", image=(3, 96, 96), camera=IMAGE, state=4, action=4, **more
+):
     folder.mkdir(parents=True, exist_ok=True)
     inputs = {}
     if state is not None:
         inputs[STATE] = {"type": "STATE", "shape": [state]}
     if camera is not None:
         inputs[camera] = {"type": "VISUAL", "shape": list(image)}
-    config = {"type": type, "n_obs_steps": 1, "input_features": inputs, "output_features": {"action": {"type": "ACTION", "shape": [action]}}} | more
+    config = {
+        "type": type,
+        "n_obs_steps": 1,
+        "input_features": inputs,
+        "output_features": {"action": {"type": "ACTION", "shape": [action]}},
+    } | more
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(b"")
     return folder
@@ -41,10 +64,17 @@ def metaworld(**fields):
 
 # --- finding ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("text, words", [
-    (None, "has no config.json"), ("[1]", "does not say what policy"), ("{}", "does not say what policy"), ("{", "can't be read"),
-    ('{"type": "act", "input_features": {"a": {"type": "PICTURE", "shape": [3]}}}', "PICTURE"),
-])
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (None, "has no config.json"),
+        ("[1]", "does not say what policy"),
+        ("{}", "does not say what policy"),
+        ("{", "can't be read"),
+        ('{"type": "act", "input_features": {"a": {"type": "PICTURE", "shape": [3]}}}', "PICTURE"),
+    ],
+)
 def test_a_folder_that_is_no_checkpoint(tmp_path, text, words):
     if text is not None:
         (tmp_path / "config.json").write_text(text)
@@ -81,7 +111,11 @@ def test_a_repository_is_known_by_its_commit(tmp_path, monkeypatch):
     (repository / "refs/v1").write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for source in ("hub:someone/act_reach", "hub:someone/act_reach@v1", f"hub:someone/act_reach@{commit}"):
+    for source in (
+        "hub:someone/act_reach",
+        "hub:someone/act_reach@v1",
+        f"hub:someone/act_reach@{commit}",
+    ):
         found = Checkpoint.find(source)
         assert (found.revision, found.type, found.source) == (commit, "act", source)
     for source in ("hub:someone/act_reach@v2", "hub:someone/else"):
@@ -90,6 +124,7 @@ def test_a_repository_is_known_by_its_commit(tmp_path, monkeypatch):
 
 
 # --- trust --------------------------------------------------------------------------------------------------------------
+
 
 def test_a_pickle_is_opened_only_when_asked(tmp_path):
     folder = write_checkpoint(tmp_path / "one")
@@ -104,31 +139,89 @@ def test_a_pickle_is_opened_only_when_asked(tmp_path):
 
 def test_code_that_a_checkpoint_names_is_not_run(tmp_path):
     """policy_class may name this package's own classes; anything else has to be named by the user."""
-    for named in ("os:system", "synthetic:Noisy", "lerobot_nb_evil:Policy", 3, "lerobot_nb.policies.simple"):
+    for named in (
+        "os:system",
+        "synthetic:Noisy",
+        "lerobot_nb_evil:Policy",
+        3,
+        "lerobot_nb.policies.simple",
+    ):
         with pytest.raises(PolicyLoadError, match="not run unasked"):
             checkpoint_class(str(write_checkpoint(tmp_path, policy_class=named)))
-    assert checkpoint_class(str(write_checkpoint(tmp_path, policy_class="lerobot_nb.policies.simple:ZeroPolicy"))) == "lerobot_nb.policies.simple:ZeroPolicy"
+    assert (
+        checkpoint_class(
+            str(write_checkpoint(tmp_path, policy_class="lerobot_nb.policies.simple:ZeroPolicy"))
+        )
+        == "lerobot_nb.policies.simple:ZeroPolicy"
+    )
 
 
 # --- comparing ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("checkpoint, env, settings, keys, cure", [
-    (dict(), dict(observation_height=96, observation_width=96), {}, [], None),
-    (dict(), dict(), {}, [IMAGE], "observation_height=96, observation_width=96"),
-    (dict(), dict(), dict(resize_images=True), [], None),
-    (dict(camera="observation.images.top"), dict(observation_height=96, observation_width=96), {}, ["observation.images.top"], 'rename_map={"observation.image": "observation.images.top"}'),
-    (dict(camera="observation.images.top"), dict(), {}, ["observation.images.top"], "observation_height=96"),
-    (dict(camera="observation.images.top"), dict(), dict(rename_map={IMAGE: "observation.images.top"}), ["observation.images.top"], "observation_height=96"),
-    (dict(camera="observation.images.top"), dict(observation_height=96, observation_width=96), dict(rename_map={"observation.images.wrist": "observation.images.top"}),
-     ["observation.images.wrist", "observation.images.top"], "the environment gives action, observation.image"),
-    (dict(state=39), dict(observation_height=96, observation_width=96), {}, [STATE], "other numbers"),
-    (dict(action=7), dict(observation_height=96, observation_width=96), {}, ["action"], "another benchmark"),
-    (dict(), dict(obs_type="state"), {}, [IMAGE], "obs_type='pixels_agent_pos'"),
-    (dict(), dict(obs_type="pixels", observation_height=96, observation_width=96), {}, [STATE], "obs_type='pixels_agent_pos'"),
-    (dict(camera=None), dict(obs_type="state"), {}, [], None),
-])
+
+@pytest.mark.parametrize(
+    "checkpoint, env, settings, keys, cure",
+    [
+        (dict(), dict(observation_height=96, observation_width=96), {}, [], None),
+        (dict(), dict(), {}, [IMAGE], "observation_height=96, observation_width=96"),
+        (dict(), dict(), dict(resize_images=True), [], None),
+        (
+            dict(camera="observation.images.top"),
+            dict(observation_height=96, observation_width=96),
+            {},
+            ["observation.images.top"],
+            'rename_map={"observation.image": "observation.images.top"}',
+        ),
+        (
+            dict(camera="observation.images.top"),
+            dict(),
+            {},
+            ["observation.images.top"],
+            "observation_height=96",
+        ),
+        (
+            dict(camera="observation.images.top"),
+            dict(),
+            dict(rename_map={IMAGE: "observation.images.top"}),
+            ["observation.images.top"],
+            "observation_height=96",
+        ),
+        (
+            dict(camera="observation.images.top"),
+            dict(observation_height=96, observation_width=96),
+            dict(rename_map={"observation.images.wrist": "observation.images.top"}),
+            ["observation.images.wrist", "observation.images.top"],
+            "the environment gives action, observation.image",
+        ),
+        (
+            dict(state=39),
+            dict(observation_height=96, observation_width=96),
+            {},
+            [STATE],
+            "other numbers",
+        ),
+        (
+            dict(action=7),
+            dict(observation_height=96, observation_width=96),
+            {},
+            ["action"],
+            "another benchmark",
+        ),
+        (dict(), dict(obs_type="state"), {}, [IMAGE], "obs_type='pixels_agent_pos'"),
+        (
+            dict(),
+            dict(obs_type="pixels", observation_height=96, observation_width=96),
+            {},
+            [STATE],
+            "obs_type='pixels_agent_pos'",
+        ),
+        (dict(camera=None), dict(obs_type="state"), {}, [], None),
+    ],
+)
 def test_features_are_compared(tmp_path, checkpoint, env, settings, keys, cure):
-    problems = compare_features(Checkpoint.find(str(write_checkpoint(tmp_path, **checkpoint))), metaworld(**env), **settings)
+    problems = compare_features(
+        Checkpoint.find(str(write_checkpoint(tmp_path, **checkpoint))), metaworld(**env), **settings
+    )
     assert [problem.key for problem in problems] == keys
     assert cure is None or any(cure in problem.cure for problem in problems)
 
@@ -137,20 +230,38 @@ def test_cameras_that_the_policy_fills_in(tmp_path):
     folder = write_checkpoint(tmp_path, "smolvla", empty_cameras=0)
     config = json.loads((folder / "config.json").read_text())
     config["input_features"]["observation.images.wrist"] = {"type": "VISUAL", "shape": [3, 96, 96]}
-    config["input_features"]["observation.images.empty_camera_0"] = {"type": "VISUAL", "shape": [3, 480, 640]}
+    config["input_features"]["observation.images.empty_camera_0"] = {
+        "type": "VISUAL",
+        "shape": [3, 480, 640],
+    }
     (folder / "config.json").write_text(json.dumps(config))
-    found, env = Checkpoint.find(str(folder)), metaworld(observation_height=96, observation_width=96)
-    problem, = compare_features(found, env)
+    found, env = (
+        Checkpoint.find(str(folder)),
+        metaworld(observation_height=96, observation_width=96),
+    )
+    (problem,) = compare_features(found, env)
     assert problem.key == "observation.images.wrist" and "empty_cameras=1" in problem.cure
     assert compare_features(found, env, empty_cameras=1) == [] and found.image_size() == (96, 96)
 
 
 def test_the_saved_names_count_unless_others_are_given(tmp_path):
     folder = write_checkpoint(tmp_path, camera="observation.images.top")
-    steps = [{"registry_name": "rename_observations_processor", "config": {"rename_map": {IMAGE: "observation.images.top"}}}]
-    (folder / "policy_preprocessor.json").write_text(json.dumps({"name": "policy_preprocessor", "steps": steps}))
-    found, env = Checkpoint.find(str(folder)), metaworld(observation_height=96, observation_width=96)
-    assert compare_features(found, env) == [] and len(compare_features(found, env, rename_map={})) == 1
+    steps = [
+        {
+            "registry_name": "rename_observations_processor",
+            "config": {"rename_map": {IMAGE: "observation.images.top"}},
+        }
+    ]
+    (folder / "policy_preprocessor.json").write_text(
+        json.dumps({"name": "policy_preprocessor", "steps": steps})
+    )
+    found, env = (
+        Checkpoint.find(str(folder)),
+        metaworld(observation_height=96, observation_width=96),
+    )
+    assert (
+        compare_features(found, env) == [] and len(compare_features(found, env, rename_map={})) == 1
+    )
     (folder / "policy_preprocessor.json").write_text("{}")
     with pytest.raises(PolicyLoadError, match="not a processor"):
         compare_features(found, env)
@@ -160,51 +271,116 @@ def test_the_table_names_everything_at_once(tmp_path):
     folder = write_checkpoint(tmp_path, state=3, action=7, camera="observation.images.top")
     with pytest.raises(FeatureMismatch) as caught:
         from lerobot_nb.policies.checkpoints import check_features
+
         check_features(Checkpoint.find(str(folder)), metaworld())
     lines = str(caught.value).splitlines()
-    assert len(lines) == 5 and all(word in lines[1] for word in ("key", "environment", "checkpoint", "what mends it"))
-    assert "(3, 480, 480)" not in str(caught.value) and "(3, 96, 96)" in str(caught.value) and "(7,)" in str(caught.value)
+    assert len(lines) == 5 and all(
+        word in lines[1] for word in ("key", "environment", "checkpoint", "what mends it")
+    )
+    assert (
+        "(3, 480, 480)" not in str(caught.value)
+        and "(3, 96, 96)" in str(caught.value)
+        and "(7,)" in str(caught.value)
+    )
 
 
 def test_what_a_checkpoint_wishes_for(tmp_path):
     config = make_env_config("metaworld")
-    assert policy_wishes(str(write_checkpoint(tmp_path / "pixels")), config) == {"observation_height": 96, "observation_width": 96}
-    assert policy_wishes(str(write_checkpoint(tmp_path / "states", camera=None)), config) == {"obs_type": "state"}
-    assert policy_wishes("expert", config) == {"obs_type": "state"} and policy_wishes("synthetic:WholeBatch", config) == {}
-    assert policy_wishes(str(tmp_path / "states"), make_env_config("libero")) == {"obs_type": "state"}
+    assert policy_wishes(str(write_checkpoint(tmp_path / "pixels")), config) == {
+        "observation_height": 96,
+        "observation_width": 96,
+    }
+    assert policy_wishes(str(write_checkpoint(tmp_path / "states", camera=None)), config) == {
+        "obs_type": "state"
+    }
+    assert (
+        policy_wishes("expert", config) == {"obs_type": "state"}
+        and policy_wishes("synthetic:WholeBatch", config) == {}
+    )
+    assert policy_wishes(str(tmp_path / "states"), make_env_config("libero")) == {
+        "obs_type": "state"
+    }
 
 
 def test_the_wish_is_granted_unless_something_else_is_said(tmp_path):
     folder = str(write_checkpoint(tmp_path / "pixels"))
     assert EvalParameters("metaworld", policy=folder).env_config().observation_height == 96
-    said = EvalParameters("metaworld", policy=folder, env_kwargs={"observation_height": 64}).env_config()
+    said = EvalParameters(
+        "metaworld", policy=folder, env_kwargs={"observation_height": 64}
+    ).env_config()
     assert (said.observation_height, said.observation_width) == (64, 96)
-    assert EvalParameters("metaworld", policy=str(write_checkpoint(tmp_path / "states", camera=None))).env_config().obs_type == "state"
+    assert (
+        EvalParameters("metaworld", policy=str(write_checkpoint(tmp_path / "states", camera=None)))
+        .env_config()
+        .obs_type
+        == "state"
+    )
 
 
 def test_a_benchmark_that_does_not_say_what_it_observes(tmp_path):
     """Nothing is compared, and nothing wished for, before its first observation."""
-    found, gym = Checkpoint.find(str(write_checkpoint(tmp_path))), make_env_config("gym", task="CartPole-v1")
-    assert compare_features(found, gym) == [] and policy_wishes(str(tmp_path), gym) == {} and policy_wishes("random", gym) == {}
-    seen = features_of_batch({IMAGE: torch.zeros(2, 3, 64, 64), STATE: torch.zeros(2, 5), "task": ["", ""]})
+    found, gym = (
+        Checkpoint.find(str(write_checkpoint(tmp_path))),
+        make_env_config("gym", task="CartPole-v1"),
+    )
+    assert (
+        compare_features(found, gym) == []
+        and policy_wishes(str(tmp_path), gym) == {}
+        and policy_wishes("random", gym) == {}
+    )
+    seen = features_of_batch(
+        {IMAGE: torch.zeros(2, 3, 64, 64), STATE: torch.zeros(2, 5), "task": ["", ""]}
+    )
     problems = compare_features(found, None, named=seen)
-    assert [problem.key for problem in problems] == [STATE, IMAGE] and "resize_images" in problems[1].cure
-    assert compare_features(found, None, named=features_of_batch({IMAGE: torch.zeros(2, 3, 96, 96), STATE: torch.zeros(2, 4)})) == []
+    assert [problem.key for problem in problems] == [STATE, IMAGE] and "resize_images" in problems[
+        1
+    ].cure
+    assert (
+        compare_features(
+            found,
+            None,
+            named=features_of_batch({IMAGE: torch.zeros(2, 3, 96, 96), STATE: torch.zeros(2, 4)}),
+        )
+        == []
+    )
 
 
 def test_liberos_names(tmp_path):
-    folder = write_checkpoint(tmp_path, camera="observation.images.image", image=(3, 256, 256), state=8, action=7)
-    assert compare_features(Checkpoint.find(str(folder)), make_env_config("libero", task="libero_object")) == []
+    folder = write_checkpoint(
+        tmp_path, camera="observation.images.image", image=(3, 256, 256), state=8, action=7
+    )
+    assert (
+        compare_features(
+            Checkpoint.find(str(folder)), make_env_config("libero", task="libero_object")
+        )
+        == []
+    )
 
 
 # --- entry points without lerobot ---------------------------------------------------------------------------------------
+
 
 @pytest.mark.skipif(importlib.util.find_spec("lerobot") is not None, reason="lerobot is installed")
 def test_without_lerobot_every_entry_says_what_to_do(tmp_path, capsys):
     from lerobot_nb.cli import main
 
     folder, run = str(write_checkpoint(tmp_path / "act")), tmp_path / "run"
-    assert main(["eval", "--benchmark", "metaworld", "--task", "reach-v3", "--policy", folder, "--output_dir", str(run)]) == 2
+    assert (
+        main(
+            [
+                "eval",
+                "--benchmark",
+                "metaworld",
+                "--task",
+                "reach-v3",
+                "--policy",
+                folder,
+                "--output_dir",
+                str(run),
+            ]
+        )
+        == 2
+    )
     said = capsys.readouterr().err
     assert "make setup-lerobot" in said and "lerobot-nb serve" in said and "Traceback" not in said
     with pytest.raises(PolicyLoadError, match="make setup-lerobot"):
@@ -216,8 +392,11 @@ def test_without_lerobot_every_entry_says_what_to_do(tmp_path, capsys):
 
 # --- objects with lerobot's methods -------------------------------------------------------------------------------------
 
+
 class Queued(torch.nn.Module):
-    """Stands in for Diffusion and TDMPC: a chunk method that reads a queue which `select_action` fills, with one observation in it."""
+    """Stands in for Diffusion and TDMPC: a chunk method that reads a queue which `select_action`
+    fills, with one observation in it.
+    """
 
     def __init__(self):
         super().__init__()
@@ -228,7 +407,10 @@ class Queued(torch.nn.Module):
         self._queues = {"observation.state": deque(maxlen=1), "action": deque(maxlen=2)}
 
     def predict_action_chunk(self, batch):
-        return torch.tanh(torch.stack(list(self._queues["observation.state"]), dim=1)[:, :1, :2].repeat(1, 2, 1) * self.weight)
+        return torch.tanh(
+            torch.stack(list(self._queues["observation.state"]), dim=1)[:, :1, :2].repeat(1, 2, 1)
+            * self.weight
+        )
 
     def select_action(self, batch):
         self._queues["observation.state"].append(batch["observation.state"])
@@ -240,10 +422,16 @@ class Queued(torch.nn.Module):
 def test_a_chunk_method_that_reads_queues_is_not_taken_for_stateless(tmp_path):
     policy = make_policy(Queued())
     assert policy.lock_step and policy.identity()["lock_step"]
-    run = evaluate(synthetic_envs(), policy, EvalConfig(3, batch_size=2), output_dir=tmp_path / "run")
+    run = evaluate(
+        synthetic_envs(), policy, EvalConfig(3, batch_size=2), output_dir=tmp_path / "run"
+    )
     assert [record.error for record in run.records() if record.error] == []
-    alone = evaluate(synthetic_envs(), Queued(), EvalConfig(3, batch_size=1), output_dir=tmp_path / "alone")
-    assert [same_episode(a, b) for a, b in zip(run.records(), alone.records(), strict=True)] == [[]] * 9
+    alone = evaluate(
+        synthetic_envs(), Queued(), EvalConfig(3, batch_size=1), output_dir=tmp_path / "alone"
+    )
+    assert [same_episode(a, b) for a, b in zip(run.records(), alone.records(), strict=True)] == [
+        []
+    ] * 9
 
 
 class Step:
@@ -269,17 +457,24 @@ class Pipeline:
 
 def test_processors_are_part_of_who_a_policy_is():
     def identity(mean):
-        return AdaptedPolicy(Queued(), preprocessor=Pipeline(Step(mean)), postprocessor=abs).identity()
+        return AdaptedPolicy(
+            Queued(), preprocessor=Pipeline(Step(mean)), postprocessor=abs
+        ).identity()
 
     assert identity(0.5) == identity(0.5) != identity(0.25)
     assert AdaptedPolicy(Queued()).identity() != identity(0.5)
-    assert AdaptedPolicy(Queued(), postprocessor=abs).identity() != AdaptedPolicy(Queued(), postprocessor=round).identity()
+    assert (
+        AdaptedPolicy(Queued(), postprocessor=abs).identity()
+        != AdaptedPolicy(Queued(), postprocessor=round).identity()
+    )
 
 
 # --- policies that are lost ---------------------------------------------------------------------------------------------
 
+
 class Losing(Policy):
     """Is lost at its `at`-th call, `times` times in a row; `gone`: for good."""
+
     name, batch_format = "losing", "numpy"
 
     def __init__(self, at=4, times=1, gone=False):
@@ -288,28 +483,57 @@ class Losing(Policy):
     def predict(self, slots, batch):
         self.n_calls += 1
         if self.at <= self.n_calls < self.at + self.times:
-            raise PolicyUnavailable("nobody answers") if self.gone else PolicyLost("the server began anew")
+            raise (
+                PolicyUnavailable("nobody answers")
+                if self.gone
+                else PolicyLost("the server began anew")
+            )
         return np.tanh(batch["agent_pos"][:, None, :2]).astype(np.float32)
 
 
 def test_episodes_of_a_policy_that_was_lost_run_again(tmp_path):
-    expected = evaluate(synthetic_envs(), Losing(times=0), EvalConfig(3, batch_size=2), output_dir=tmp_path / "expected").records()
-    run = evaluate(synthetic_envs(), Losing(), EvalConfig(3, batch_size=2), output_dir=tmp_path / "run")
-    assert [same_episode(a, b, ignore=["attempt"]) for a, b in zip(run.records(), expected, strict=True)] == [[]] * 9
+    expected = evaluate(
+        synthetic_envs(),
+        Losing(times=0),
+        EvalConfig(3, batch_size=2),
+        output_dir=tmp_path / "expected",
+    ).records()
+    run = evaluate(
+        synthetic_envs(), Losing(), EvalConfig(3, batch_size=2), output_dir=tmp_path / "run"
+    )
+    assert [
+        same_episode(a, b, ignore=["attempt"]) for a, b in zip(run.records(), expected, strict=True)
+    ] == [[]] * 9
     assert sorted({record.attempt for record in run.records()}) == [1, 2]
 
 
 def test_a_policy_that_is_lost_again_and_again_is_an_error(tmp_path):
-    run = evaluate(synthetic_envs(n_tasks=1), Losing(at=1, times=10**6), EvalConfig(2, batch_size=1, max_retries=1, max_error_rate=1.0), output_dir=tmp_path / "run")
+    run = evaluate(
+        synthetic_envs(n_tasks=1),
+        Losing(at=1, times=10**6),
+        EvalConfig(2, batch_size=1, max_retries=1, max_error_rate=1.0),
+        output_dir=tmp_path / "run",
+    )
     assert [(record.end_reason, record.attempt) for record in run.records()] == [("error", 2)] * 2
     assert "the server began anew" in run.records()[0].error
 
 
 def test_a_policy_that_is_gone_ends_the_run_and_loses_nothing(tmp_path):
     with pytest.raises(PolicyUnavailable, match="nobody answers"):
-        evaluate(synthetic_envs(), Losing(at=40, gone=True, times=10**6), EvalConfig(3, batch_size=2), output_dir=tmp_path / "run")
+        evaluate(
+            synthetic_envs(),
+            Losing(at=40, gone=True, times=10**6),
+            EvalConfig(3, batch_size=2),
+            output_dir=tmp_path / "run",
+        )
     manifest = json.loads((tmp_path / "run/run.json").read_text())
     assert manifest["status"] == "interrupted" and "nobody answers" in manifest["reason"]
     kept = len((tmp_path / "run/episodes.jsonl").read_text().splitlines())
-    run = evaluate(synthetic_envs(), Losing(times=0), EvalConfig(3, batch_size=2), output_dir=tmp_path / "run", resume=True)
+    run = evaluate(
+        synthetic_envs(),
+        Losing(times=0),
+        EvalConfig(3, batch_size=2),
+        output_dir=tmp_path / "run",
+        resume=True,
+    )
     assert 0 < kept < 9 == len(run.records()) and run.status == "finished"

@@ -1,4 +1,5 @@
 """The command line as a user meets it: real processes, real episodes, exit codes."""
+
 import json
 import os
 import signal
@@ -16,12 +17,35 @@ pytest.importorskip("metaworld")
 
 
 def lerobot_nb(*words, cwd, timeout=240, **environment):
-    return subprocess.run([sys.executable, "-m", "lerobot_nb.cli", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=timeout,
-                          env={**os.environ, **environment})
+    return subprocess.run(
+        [sys.executable, "-m", "lerobot_nb.cli", *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **environment},
+    )
 
 
-EVAL = ("eval", "--benchmark", "metaworld", "--task", "reach-v3,push-v3", "--policy", "expert", "--n_episodes", 2, "--seed", 1000, "--batch_size", 2,
-        "--render", "none", "--output_dir", "run")
+EVAL = (
+    "eval",
+    "--benchmark",
+    "metaworld",
+    "--task",
+    "reach-v3,push-v3",
+    "--policy",
+    "expert",
+    "--n_episodes",
+    2,
+    "--seed",
+    1000,
+    "--batch_size",
+    2,
+    "--render",
+    "none",
+    "--output_dir",
+    "run",
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +58,11 @@ def finished(tmp_path_factory):
 def test_eval_prints_table_and_folder_and_exits_with_0(finished):
     folder, done = finished
     assert done.returncode == 0, done.stderr
-    assert "reach-v3" in done.stdout and "4/4" in done.stdout and done.stdout.strip().endswith("run folder: run")
+    assert (
+        "reach-v3" in done.stdout
+        and "4/4" in done.stdout
+        and done.stdout.strip().endswith("run folder: run")
+    )
     assert "4/4 episodes (100 %)" in done.stderr and "Traceback" not in done.stderr
     eval_info = json.loads((folder / "run" / "eval_info.json").read_text())
     assert eval_info["overall"]["n_episodes"] == 4 and len(eval_info["per_task"]) == 2
@@ -52,10 +80,23 @@ def test_report_metrics_describe(finished):
     folder, _ = finished
     report = lerobot_nb("report", "run", "--markdown", cwd=folder)
     assert report.returncode == 0 and report.stdout.startswith("| task")
-    metrics = lerobot_nb("metrics", "--artifacts-dir", "run", "--env", "metaworld", "--task", "reach-v3,push-v3", "--policy", "expert", cwd=folder)
+    metrics = lerobot_nb(
+        "metrics",
+        "--artifacts-dir",
+        "run",
+        "--env",
+        "metaworld",
+        "--task",
+        "reach-v3,push-v3",
+        "--policy",
+        "expert",
+        cwd=folder,
+    )
     assert metrics.returncode == 0, metrics.stderr
     assert json.loads((folder / "run" / "metrics.json").read_text())["pc_success"] == 100.0
-    describe = lerobot_nb("describe", "--env", "metaworld", "--task", "mt10", "--output", "d.json", cwd=folder)
+    describe = lerobot_nb(
+        "describe", "--env", "metaworld", "--task", "mt10", "--output", "d.json", cwd=folder
+    )
     assert describe.returncode == 0 and len(json.loads((folder / "d.json").read_text())) == 10
 
 
@@ -68,18 +109,47 @@ def test_rerun_gives_the_recorded_episode(finished):
 
 
 def test_an_interrupted_run_exits_with_130_and_is_resumed(tmp_path):
-    words = [str(word) for word in ("eval", "--task", "reach-v3,push-v3,door-open-v3", "--policy", "random", "--episode_length", 200, "--n_episodes", 20, "--batch_size", 2,
-                                    "--render", "none")]
-    process = subprocess.Popen([sys.executable, "-m", "lerobot_nb.cli", *words, "--output_dir", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))       # in the background Ctrl-C is ignored
+    words = [
+        str(word)
+        for word in (
+            "eval",
+            "--task",
+            "reach-v3,push-v3,door-open-v3",
+            "--policy",
+            "random",
+            "--episode_length",
+            200,
+            "--n_episodes",
+            20,
+            "--batch_size",
+            2,
+            "--render",
+            "none",
+        )
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lerobot_nb.cli", *words, "--output_dir", "run"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # in the background Ctrl-C is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     records = tmp_path / "run" / "episodes.jsonl"
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (records.exists() and records.read_bytes().count(b"\n") >= 3):
+    while time.monotonic() < deadline and not (
+        records.exists() and records.read_bytes().count(b"\n") >= 3
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "run folder: run" in stdout and "lerobot-nb eval --resume run" in stderr and "Traceback" not in stderr
+    assert (
+        "run folder: run" in stdout
+        and "lerobot-nb eval --resume run" in stderr
+        and "Traceback" not in stderr
+    )
     n_before = len(list(read_records(records)))
     assert 3 <= n_before < 60
 
@@ -87,7 +157,10 @@ def test_an_interrupted_run_exits_with_130_and_is_resumed(tmp_path):
     assert resumed.returncode == 0, resumed.stderr
     whole = lerobot_nb(*words, "--output_dir", "whole", cwd=tmp_path)
     assert whole.returncode == 0
-    ours, theirs = ({record.key: record for record in read_records(tmp_path / name / "episodes.jsonl")} for name in ("run", "whole"))
+    ours, theirs = (
+        {record.key: record for record in read_records(tmp_path / name / "episodes.jsonl")}
+        for name in ("run", "whole")
+    )
     assert ours.keys() == theirs.keys() and len(ours) == 60
     assert all(same_episode(ours[key], theirs[key]) == [] for key in ours)
 
@@ -107,28 +180,73 @@ class Broken(Policy):
 
 def test_too_many_errors_exit_with_3_and_are_shown(tmp_path):
     (tmp_path / "broken_policy.py").write_text(BROKEN_POLICY)
-    done = lerobot_nb("eval", "--task", "reach-v3", "--policy", "broken_policy:Broken", "--n_episodes", 4, "--batch_size", 1, "--render", "none", "--output_dir", "run",
-                      cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    done = lerobot_nb(
+        "eval",
+        "--task",
+        "reach-v3",
+        "--policy",
+        "broken_policy:Broken",
+        "--n_episodes",
+        4,
+        "--batch_size",
+        1,
+        "--render",
+        "none",
+        "--output_dir",
+        "run",
+        cwd=tmp_path,
+        PYTHONPATH=str(tmp_path),
+    )
     assert done.returncode == 3, done.stderr
-    assert "the weights are gone" in done.stdout and "stopped" in done.stderr and "run folder: run" in done.stdout
+    assert (
+        "the weights are gone" in done.stdout
+        and "stopped" in done.stderr
+        and "run folder: run" in done.stdout
+    )
     overall = json.loads((tmp_path / "run" / "eval_info.json").read_text())["overall"]
     assert overall["n_errors"] >= 1 and overall["pc_success"] is None
 
 
 WRONG = {
-    "unknown command": ["evaluate"], "nothing": [], "unknown option": ["eval", "--episodes", "3"], "abbreviated option": ["eval", "--n_epi", "3"],
-    "benchmark": ["eval", "--benchmark", "robocasa"], "task": ["eval", "--task", "push-v4"], "task ids": ["eval", "--task", "mt10", "--task_ids", "0-99"],
-    "ids": ["eval", "--task", "mt10", "--task_ids", "a-b"], "policy": ["eval", "--policy", "nobody"], "policy module": ["eval", "--policy", "no_module:Policy"],
-    "policy class": ["eval", "--policy", "json:Policy"], "policy argument": ["eval", "--policy", "random", "--policy_kwargs", '{"speed": 1}'],
-    "json": ["eval", "--policy_kwargs", "{"], "json list": ["eval", "--policy_kwargs", "[1]"], "env field": ["eval", "--env_kwargs", '{"colour": 1}'],
-    "episodes": ["eval", "--n_episodes", "0"], "number": ["eval", "--n_episodes", "1.5"], "seed": ["eval", "--seed", "-1"], "huge seed": ["eval", "--seed", "3000000000"],
-    "batch": ["eval", "--batch_size", "-2"], "bool": ["eval", "--use_async_envs", "maybe"], "placement": ["eval", "--placement", "cloud"],
-    "rate": ["eval", "--max_error_rate", "1.5"], "rate nan": ["eval", "--max_error_rate", "nan"], "render": ["eval", "--render", "some"],
-    "render none": ["eval", "--n_episodes_to_render", "-2"], "device": ["eval", "--device", "gpu"],
-    "obs": ["eval", "--obs_type", "images"], "length": ["eval", "--episode_length", "0"], "protocol": ["eval", "--protocol", "openvla"],
-    "resume nowhere": ["eval", "--resume", "nowhere"], "resume with task": ["eval", "--resume", "nowhere", "--task", "mt10"], "retry": ["eval", "--retry_errors"],
-    "report": ["report", "nowhere"], "rerun": ["rerun", "nowhere", "--episode", "a/0/0"], "tasks": ["tasks", "--benchmark", "robocasa"],
-    "tasks task": ["tasks", "--benchmark", "metaworld", "--task", "mt11"], "metrics": ["metrics"], "describe": ["describe", "--env", "metaworl"],
+    "unknown command": ["evaluate"],
+    "nothing": [],
+    "unknown option": ["eval", "--episodes", "3"],
+    "abbreviated option": ["eval", "--n_epi", "3"],
+    "benchmark": ["eval", "--benchmark", "robocasa"],
+    "task": ["eval", "--task", "push-v4"],
+    "task ids": ["eval", "--task", "mt10", "--task_ids", "0-99"],
+    "ids": ["eval", "--task", "mt10", "--task_ids", "a-b"],
+    "policy": ["eval", "--policy", "nobody"],
+    "policy module": ["eval", "--policy", "no_module:Policy"],
+    "policy class": ["eval", "--policy", "json:Policy"],
+    "policy argument": ["eval", "--policy", "random", "--policy_kwargs", '{"speed": 1}'],
+    "json": ["eval", "--policy_kwargs", "{"],
+    "json list": ["eval", "--policy_kwargs", "[1]"],
+    "env field": ["eval", "--env_kwargs", '{"colour": 1}'],
+    "episodes": ["eval", "--n_episodes", "0"],
+    "number": ["eval", "--n_episodes", "1.5"],
+    "seed": ["eval", "--seed", "-1"],
+    "huge seed": ["eval", "--seed", "3000000000"],
+    "batch": ["eval", "--batch_size", "-2"],
+    "bool": ["eval", "--use_async_envs", "maybe"],
+    "placement": ["eval", "--placement", "cloud"],
+    "rate": ["eval", "--max_error_rate", "1.5"],
+    "rate nan": ["eval", "--max_error_rate", "nan"],
+    "render": ["eval", "--render", "some"],
+    "render none": ["eval", "--n_episodes_to_render", "-2"],
+    "device": ["eval", "--device", "gpu"],
+    "obs": ["eval", "--obs_type", "images"],
+    "length": ["eval", "--episode_length", "0"],
+    "protocol": ["eval", "--protocol", "openvla"],
+    "resume nowhere": ["eval", "--resume", "nowhere"],
+    "resume with task": ["eval", "--resume", "nowhere", "--task", "mt10"],
+    "retry": ["eval", "--retry_errors"],
+    "report": ["report", "nowhere"],
+    "rerun": ["rerun", "nowhere", "--episode", "a/0/0"],
+    "tasks": ["tasks", "--benchmark", "robocasa"],
+    "tasks task": ["tasks", "--benchmark", "metaworld", "--task", "mt11"],
+    "metrics": ["metrics"],
+    "describe": ["describe", "--env", "metaworl"],
 }
 
 
@@ -158,7 +276,9 @@ heavy = {{"torch", "numpy", "mujoco", "metaworld", "robosuite", "matplotlib", "p
 assert not heavy, heavy
 sys.exit(code)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "usage: lerobot" in done.stdout
 
@@ -169,7 +289,10 @@ def test_version_and_entry_point(tmp_path):
     assert lerobot_nb("--version", cwd=tmp_path).stdout.strip() == __version__
     script = Path(sys.executable).with_name("lerobot-nb")
     if script.exists():
-        assert subprocess.run([script, "--version"], capture_output=True, text=True).stdout.strip() == __version__
+        assert (
+            subprocess.run([script, "--version"], capture_output=True, text=True).stdout.strip()
+            == __version__
+        )
 
 
 def test_dashes_and_underscores_are_the_same(tmp_path, monkeypatch, capsys):
@@ -222,58 +345,135 @@ def modules(tmp_path):
         "    def reset(self, *, seed=None, options=None): super().reset(seed=seed); return np.zeros(1, np.float32), {}\n"
         "    def step(self, action): return np.zeros(1, np.float32), 1.0, False, False, {}\n"
         "    def render(self): return np.zeros((32, 32, 3), np.uint8)\n"
-        "gymnasium.register('Mine/Dot-v0', Dot, max_episode_steps=5)\n")
+        "gymnasium.register('Mine/Dot-v0', Dot, max_episode_steps=5)\n"
+    )
     return tmp_path
 
 
 def installed(*words, cwd):
     """As the installed command is called: the current folder is not on the path by itself."""
-    code = f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {str(Path(__file__).resolve().parent.parent)!r}); " \
-           "from lerobot_nb.cli import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.run([sys.executable, "-c", code, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=240)
+    code = (
+        f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {str(Path(__file__).resolve().parent.parent)!r}); "
+        "from lerobot_nb.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
 
 
 @pytest.mark.parametrize("placement", ["driver", "worker"])
 def test_a_policy_that_leaves_is_an_error_and_no_success_of_the_run(modules, placement):
-    done = installed("eval", "--task", "reach-v3", "--policy", "mine:Leaves", "--n_episodes", 1, "--render", "none", "--output_dir", "run", "--max_retries", 0,
-                     "--placement", placement, "--progress", "none", cwd=modules)
+    done = installed(
+        "eval",
+        "--task",
+        "reach-v3",
+        "--policy",
+        "mine:Leaves",
+        "--n_episodes",
+        1,
+        "--render",
+        "none",
+        "--output_dir",
+        "run",
+        "--max_retries",
+        0,
+        "--placement",
+        placement,
+        "--progress",
+        "none",
+        cwd=modules,
+    )
     assert done.returncode == 3, (done.returncode, done.stdout, done.stderr)
     assert json.loads((modules / "run/eval_info.json").read_text())["overall"]["n_errors"] == 1
     assert "max_error_rate" in done.stderr and "go on with" in done.stderr
 
 
-@pytest.mark.parametrize("policy, words", [
-    ("mine:Odd", ["batch_format='nump'", "numpy"]), ("mine:Nowhere", ["placements=('gpu',)", "driver"]), ("mine:NeedsWeights", ["mine:NeedsWeights", "path"]),
-    ("broken:X", ["broken.py, line 2", "SyntaxError"]), ("raising:X", ["raising.py, line 3", "no licence"]),
-])
+@pytest.mark.parametrize(
+    "policy, words",
+    [
+        ("mine:Odd", ["batch_format='nump'", "numpy"]),
+        ("mine:Nowhere", ["placements=('gpu',)", "driver"]),
+        ("mine:NeedsWeights", ["mine:NeedsWeights", "path"]),
+        ("broken:X", ["broken.py, line 2", "SyntaxError"]),
+        ("raising:X", ["raising.py, line 3", "no licence"]),
+    ],
+)
 def test_a_policy_that_can_not_be_made_is_said_in_a_line(modules, policy, words):
-    done = installed("eval", "--task", "reach-v3", "--policy", policy, "--render", "none", "--output_dir", "run", cwd=modules)
-    assert done.returncode == 2 and "Traceback" not in done.stderr and not (modules / "run").exists()
+    done = installed(
+        "eval",
+        "--task",
+        "reach-v3",
+        "--policy",
+        policy,
+        "--render",
+        "none",
+        "--output_dir",
+        "run",
+        cwd=modules,
+    )
+    assert (
+        done.returncode == 2 and "Traceback" not in done.stderr and not (modules / "run").exists()
+    )
     assert all(word in done.stderr for word in words), done.stderr
 
 
 def test_a_package_that_registers_ids_is_known_to_resume_and_rerun(modules):
-    done = installed("eval", "--benchmark", "gym", "--task", "Mine/Dot-v0", "--env_kwargs", '{"package_name": "registers"}', "--policy", "random", "--n_episodes", 2,
-                     "--render", "all", "--output_dir", "run", "--progress", "none", cwd=modules)
+    done = installed(
+        "eval",
+        "--benchmark",
+        "gym",
+        "--task",
+        "Mine/Dot-v0",
+        "--env_kwargs",
+        '{"package_name": "registers"}',
+        "--policy",
+        "random",
+        "--n_episodes",
+        2,
+        "--render",
+        "all",
+        "--output_dir",
+        "run",
+        "--progress",
+        "none",
+        cwd=modules,
+    )
     assert done.returncode == 0, done.stderr
     lines = (modules / "run/episodes.jsonl").read_text().splitlines()
     (modules / "run/episodes.jsonl").write_text(lines[0] + "\n")
     command = json.loads((modules / "run/run.json").read_text())["command"]
     done = installed("eval", "--resume", "run", "--trust", "--progress", "none", cwd=modules)
-    assert done.returncode == 0 and len((modules / "run/episodes.jsonl").read_text().splitlines()) == 2, done.stderr
+    assert (
+        done.returncode == 0 and len((modules / "run/episodes.jsonl").read_text().splitlines()) == 2
+    ), done.stderr
     manifest = json.loads((modules / "run/run.json").read_text())
     assert manifest["command"] == command and "--resume" in manifest["sessions"][1]["command"]
     done = installed("rerun", "run", "--trust", "--episode", "gym/0/1", cwd=modules)
     assert done.returncode == 0 and "equal to its record" in done.stdout, done.stderr
-    video, = [line.removeprefix("video: ") for line in done.stdout.splitlines() if line.startswith("video: ")]
+    (video,) = [
+        line.removeprefix("video: ")
+        for line in done.stdout.splitlines()
+        if line.startswith("video: ")
+    ]
     assert (modules / video).is_file()
 
 
-@pytest.mark.parametrize("words", [("--policy", "zero"), ("--output_dir", "other"), ("--task", "mt10")])
+@pytest.mark.parametrize(
+    "words", [("--policy", "zero"), ("--output_dir", "other"), ("--task", "mt10")]
+)
 def test_a_wrong_option_with_resume_is_a_matter_of_usage(finished, words):
     folder, _ = finished
     done = lerobot_nb("eval", "--resume", "run", *words, cwd=folder)
-    assert done.returncode == 2 and "Traceback" not in done.stderr and words[0] in done.stderr and not done.stdout
+    assert (
+        done.returncode == 2
+        and "Traceback" not in done.stderr
+        and words[0] in done.stderr
+        and not done.stdout
+    )
 
 
 def test_folders_that_hold_no_run_are_named(finished, tmp_path):
@@ -281,8 +481,13 @@ def test_folders_that_hold_no_run_are_named(finished, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "list").mkdir()
     (tmp_path / "list/run.json").write_text("[]")
-    for words in (("eval", "--resume", tmp_path / "nowhere"), ("eval", "--resume", tmp_path / "empty"), ("rerun", tmp_path / "empty", "--episode", "a/0/0"),
-                  ("eval", "--resume", tmp_path / "list"), ("report", tmp_path / "empty")):
+    for words in (
+        ("eval", "--resume", tmp_path / "nowhere"),
+        ("eval", "--resume", tmp_path / "empty"),
+        ("rerun", tmp_path / "empty", "--episode", "a/0/0"),
+        ("eval", "--resume", tmp_path / "list"),
+        ("report", tmp_path / "empty"),
+    ):
         done = lerobot_nb(*words, cwd=tmp_path)
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
         assert "run.json" in done.stderr or "holds no run" in done.stderr
@@ -292,21 +497,54 @@ def test_broken_files_of_a_run_are_named(finished, tmp_path):
     import shutil
 
     folder, _ = finished
-    for name, text, command in (("eval_info.json", "{", "report"), ("eval_info.json", '{"a": 1}', "report"), ("run.json", "{", "report"), ("episodes.jsonl", "x\n", "resume")):
+    for name, text, command in (
+        ("eval_info.json", "{", "report"),
+        ("eval_info.json", '{"a": 1}', "report"),
+        ("run.json", "{", "report"),
+        ("episodes.jsonl", "x\n", "resume"),
+    ):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         shutil.copytree(folder / "run", tmp_path / "run")
         path = tmp_path / "run" / name
         path.write_text(text + path.read_text() if name == "episodes.jsonl" else text)
-        done = lerobot_nb("report", "run", cwd=tmp_path) if command == "report" else lerobot_nb("eval", "--resume", "run", cwd=tmp_path)
-        assert done.returncode == 2 and name in done.stderr and "Traceback" not in done.stderr, (name, done.stderr)
+        done = (
+            lerobot_nb("report", "run", cwd=tmp_path)
+            if command == "report"
+            else lerobot_nb("eval", "--resume", "run", cwd=tmp_path)
+        )
+        assert done.returncode == 2 and name in done.stderr and "Traceback" not in done.stderr, (
+            name,
+            done.stderr,
+        )
 
 
 def test_sums_of_an_earlier_session_do_not_survive_a_kill(tmp_path):
-    words = ("eval", "--task", "reach-v3", "--policy", "random", "--n_episodes", 6, "--episode_length", 300, "--batch_size", 1, "--render", "none", "--progress", "none")
+    words = (
+        "eval",
+        "--task",
+        "reach-v3",
+        "--policy",
+        "random",
+        "--n_episodes",
+        6,
+        "--episode_length",
+        300,
+        "--batch_size",
+        1,
+        "--render",
+        "none",
+        "--progress",
+        "none",
+    )
     assert lerobot_nb(*words, "--output_dir", "run", cwd=tmp_path).returncode == 0
     path = tmp_path / "run/episodes.jsonl"
-    path.write_text(path.read_text().splitlines()[0] + "\n")                      # as if it had been interrupted after one
-    process = subprocess.Popen([sys.executable, "-m", "lerobot_nb.cli", "eval", "--resume", "run", "--progress", "none"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    # as if it had been interrupted after one
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lerobot_nb.cli", "eval", "--resume", "run", "--progress", "none"],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 60
     while path.read_bytes().count(b"\n") < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -316,6 +554,12 @@ def test_sums_of_an_earlier_session_do_not_survive_a_kill(tmp_path):
     assert 3 <= n_records < 6 and not (tmp_path / "run/eval_info.json").exists()
     assert f"0/{n_records}" in lerobot_nb("report", "run", cwd=tmp_path).stdout
     assert lerobot_nb("eval", "--resume", "run", "--progress", "none", cwd=tmp_path).returncode == 0
-    manifest, eval_info = (json.loads((tmp_path / "run" / name).read_text()) for name in ("run.json", "eval_info.json"))
-    assert [session["status"] for session in manifest["sessions"]] == ["finished", "killed", "finished"]
+    manifest, eval_info = (
+        json.loads((tmp_path / "run" / name).read_text()) for name in ("run.json", "eval_info.json")
+    )
+    assert [session["status"] for session in manifest["sessions"]] == [
+        "finished",
+        "killed",
+        "finished",
+    ]
     assert eval_info["overall"]["eval_s"] is None and eval_info["overall"]["n_evaluated"] == 6

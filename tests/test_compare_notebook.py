@@ -1,4 +1,5 @@
 """compare.ipynb as papermill runs it on two given run folders."""
+
 import os
 import subprocess
 import sys
@@ -16,8 +17,24 @@ def test_two_folders_through_papermill(tmp_path):
     bad = good.copy()
     bad[:, 12:] = False
     a, b = folder(tmp_path / "a", verdicts_of(good)), folder(tmp_path / "b", verdicts_of(bad))
-    done = subprocess.run([sys.executable, "-m", "papermill", str(ROOT / "nbs" / "compare.ipynb"), str(tmp_path / "out.ipynb"), "-y", f"{{runs: ['{a}', '{b}']}}", "--no-progress-bar"],
-                          cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=280, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "papermill",
+            str(ROOT / "nbs" / "compare.ipynb"),
+            str(tmp_path / "out.ipynb"),
+            "-y",
+            f"{{runs: ['{a}', '{b}']}}",
+            "--no-progress-bar",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=280,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     notebook = nbformat.read(tmp_path / "out.ipynb", as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]

@@ -1,4 +1,5 @@
 """The documentation: what its pages are made of (quick), and the rendered site in a browser (`make test-docs`: needs Quarto and Chromium)."""
+
 import json
 import os
 import re
@@ -14,20 +15,41 @@ import yaml
 from browser import browser_tab, find_browser, served
 
 ROOT = Path(__file__).resolve().parent.parent
-SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b")
+SECRET = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
+)
 
 
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory) -> Path:
     """A copy of the project in which nbdev has prepared the pages."""
     folder = tmp_path_factory.mktemp("staged")
-    for name in ("settings.ini", "pyproject.toml", "setup.py", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "_quarto.yml"):
+    for name in (
+        "settings.ini",
+        "pyproject.toml",
+        "setup.py",
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "_quarto.yml",
+    ):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, folder)
     for name in ("nbs", "lerobot_nb"):
-        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("outputs", ".ipynb_checkpoints", "__pycache__"))
+        shutil.copytree(
+            ROOT / name,
+            folder / name,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("outputs", ".ipynb_checkpoints", "__pycache__"),
+        )
     code = "from nbdev.serve import proc_nbs; proc_nbs(n_workers=0); from _docs import add_pages_from_the_top; add_pages_from_the_top()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env={**os.environ, "PYTHONPATH": f"nbs{os.pathsep}{folder}"}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"nbs{os.pathsep}{folder}"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return folder / "_proc"
 
@@ -40,7 +62,11 @@ def texts_of(path: Path) -> list[str]:
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "markdown":
             found.append("".join(cell["source"]))
-        found += ["".join(output["data"]["text/markdown"]) for output in cell.get("outputs", []) if "text/markdown" in output.get("data", {})]
+        found += [
+            "".join(output["data"]["text/markdown"])
+            for output in cell.get("outputs", [])
+            if "text/markdown" in output.get("data", {})
+        ]
     return found
 
 
@@ -49,15 +75,24 @@ def without_code(text: str) -> str:
 
 
 def anchors_of(path: Path) -> set[str]:
-    """The identifiers that Pandoc gives to headings: lower case, no punctuation but `_-.`, hyphens for spaces, numbers for repeats."""
+    """The identifiers that Pandoc gives to headings: lower case, no punctuation but `_-.`, hyphens
+    for spaces, numbers for repeats.
+    """
     found: set[str] = set()
     for text in texts_of(path):
-        for heading in re.findall(r"^#{1,6} +(.+?)\s*$", re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S), re.M):
+        for heading in re.findall(
+            r"^#{1,6} +(.+?)\s*$", re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S), re.M
+        ):
             if explicit := re.search(r"\{#([\w.-]+)", heading):
                 found.add(explicit[1])
                 continue
             plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
-            name = re.sub(r"^[^a-z]+", "", re.sub(r"\s+", "-", re.sub(r"[^\w\s.-]", "", plain.lower()))) or "section"
+            name = (
+                re.sub(
+                    r"^[^a-z]+", "", re.sub(r"\s+", "-", re.sub(r"[^\w\s.-]", "", plain.lower()))
+                )
+                or "section"
+            )
             number, unique = 0, name
             while unique in found:
                 number += 1
@@ -74,11 +109,19 @@ def test_links_and_anchors_resolve(staged):
     broken, anchors = [], {}
     for page in pages_of(staged):
         for text in texts_of(page):
-            for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S)):
+            for target in re.findall(
+                r"\]\(([^)\s]+)\)", re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S)
+            ):
                 if re.match(r"(https?|mailto|data|attachment):", target):
                     continue
                 name, anchor = urldefrag(unquote(target))
-                path = page if not name else staged / name[1:] if name.startswith("/") else page.parent / name
+                path = (
+                    page
+                    if not name
+                    else staged / name[1:]
+                    if name.startswith("/")
+                    else page.parent / name
+                )
                 path = Path(os.path.normpath(path))
                 if not path.exists():
                     broken.append(f"{page.relative_to(staged)}: {target}")
@@ -91,10 +134,17 @@ def test_links_and_anchors_resolve(staged):
 
 
 def test_entries_are_complete(staged):
-    """Every public function and class: a signature, a link to its lines; classes show their methods."""
+    """Every public function and class: a signature, a link to its lines; classes show their
+    methods.
+    """
     config = "\n".join(texts_of(staged / "envs/config.ipynb"))
     assert "### EnvConfig\n" in config and "#### EnvConfig.create_envs" in config
-    everything = [text for page in pages_of(staged) for text in texts_of(page) if "{.python .signature}" in text]
+    everything = [
+        text
+        for page in pages_of(staged)
+        for text in texts_of(page)
+        if "{.python .signature}" in text
+    ]
     assert len(everything) > 150
     for text in everything:
         assert "LNone" not in text
@@ -103,9 +153,18 @@ def test_entries_are_complete(staged):
 
 def test_sidebar_entries_exist(staged):
     def entries(contents):
-        return [name for item in contents for name in (entries(item["contents"]) if isinstance(item, dict) else [item])]
+        return [
+            name
+            for item in contents
+            for name in (entries(item["contents"]) if isinstance(item, dict) else [item])
+        ]
+
     settings = yaml.safe_load((ROOT / "_quarto.yml").read_text(encoding="utf-8"))["website"]
-    named = entries(settings["sidebar"]["contents"]) + [item["href"] for item in settings["navbar"]["left"]] + [settings["favicon"], settings["image"]]
+    named = (
+        entries(settings["sidebar"]["contents"])
+        + [item["href"] for item in settings["navbar"]["left"]]
+        + [settings["favicon"], settings["image"]]
+    )
     assert [name for name in named if not (staged / name).exists()] == []
 
 
@@ -115,16 +174,29 @@ def test_outputs_hold_no_traceback_folder_or_secret(staged):
     for page in staged.rglob("*.ipynb"):
         for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
             for output in cell.get("outputs", []):
-                text = "".join(output.get("text", [])) + "".join("".join(value) for kind, value in output.get("data", {}).items() if kind.startswith("text/"))
+                text = "".join(output.get("text", [])) + "".join(
+                    "".join(value)
+                    for kind, value in output.get("data", {}).items()
+                    if kind.startswith("text/")
+                )
                 hit = unwanted.search(text) or SECRET.search(text)
                 if hit:
-                    found.append(f"{page.relative_to(staged)}: {text[max(0, hit.start() - 40):hit.end() + 40]!r}")
+                    found.append(
+                        f"{page.relative_to(staged)}: {text[max(0, hit.start() - 40) : hit.end() + 40]!r}"
+                    )
     assert not found
 
 
 # --- the rendered site --------------------------------------------------------------------------------------------------
 
-LOOKED_AT = ("index", "guides/evaluation", "guides/libero", "envs/config", "evaluation/evaluate", "eval")
+LOOKED_AT = (
+    "index",
+    "guides/evaluation",
+    "guides/libero",
+    "envs/config",
+    "evaluation/evaluate",
+    "eval",
+)
 
 
 class Links(HTMLParser):
@@ -138,16 +210,30 @@ class Links(HTMLParser):
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
         self.ids.add(found.get("id"))
-        self.links += [found[name] for name in ("href", "src") if found.get(name) and tag in ("a", "img", "video", "source", "script", "link", "iframe")]
+        self.links += [
+            found[name]
+            for name in ("href", "src")
+            if found.get(name)
+            and tag in ("a", "img", "video", "source", "script", "link", "iframe")
+        ]
 
 
 @pytest.fixture(scope="module")
 def site(staged) -> Path:
     if shutil.which("quarto") is None:
         pytest.skip("quarto is not on the PATH: https://quarto.org/docs/get-started")
-    done = subprocess.run(["quarto", "render", "--no-cache", "--no-execute"], cwd=staged, capture_output=True, text=True)
+    done = subprocess.run(
+        ["quarto", "render", "--no-cache", "--no-execute"],
+        cwd=staged,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    warnings = [line for line in (done.stdout + done.stderr).splitlines() if re.search(r"\bWARN|warning\b", line, re.I)]
+    warnings = [
+        line
+        for line in (done.stdout + done.stderr).splitlines()
+        if re.search(r"\bWARN|warning\b", line, re.I)
+    ]
     assert not warnings, "\n".join(warnings[:20])
     return staged / "_docs"
 
@@ -170,7 +256,12 @@ def test_rendered_links(site):
             elif anchor and target in pages and anchor not in pages[target].ids:
                 broken.append(f"{path.relative_to(site)}: {link} has no such anchor")
         text = path.read_text(encoding="utf-8")
-        from_elsewhere |= set(re.findall(r"<(?:script|img|iframe|video|source)[^>]* src=\"(https?://[^\"]+)|<link[^>]* rel=\"stylesheet\"[^>]* href=\"(https?://[^\"]+)", text))
+        from_elsewhere |= set(
+            re.findall(
+                r"<(?:script|img|iframe|video|source)[^>]* src=\"(https?://[^\"]+)|<link[^>]* rel=\"stylesheet\"[^>]* href=\"(https?://[^\"]+)",
+                text,
+            )
+        )
         assert "LNone" not in text
     assert not broken, "\n".join(broken[:40])
     assert not from_elsewhere, "a page asks another host for a part of itself"
@@ -187,13 +278,22 @@ def test_pages_in_a_browser(site, tmp_path):
             tab.size(width)
             for name in LOOKED_AT:
                 tab.open(f"{address}/{name}.html")
-                assert tab.value("document.documentElement.scrollWidth") <= width, f"{name} at {width} pixels scrolls sideways"
+                assert tab.value("document.documentElement.scrollWidth") <= width, (
+                    f"{name} at {width} pixels scrolls sideways"
+                )
                 tab.picture(tmp_path / f"{name.replace('/', '-')}-{width}.png")
         tab.size(1280)
         tab.open(f"{address}/envs/config.html")
-        cut = tab.value("[...document.querySelectorAll('.signature pre, pre.signature')].filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText.slice(0, 60))")
+        cut = tab.value(
+            "[...document.querySelectorAll('.signature pre, pre.signature')].filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText.slice(0, 60))"
+        )
         assert cut == [], "a signature is cut"
-        assert tab.value("[...document.querySelectorAll('h4')].filter(one => one.offsetParent && one.innerText.startsWith('EnvConfig.')).length") >= 5, "methods stand under their class"
+        assert (
+            tab.value(
+                "[...document.querySelectorAll('h4')].filter(one => one.offsetParent && one.innerText.startsWith('EnvConfig.')).length"
+            )
+            >= 5
+        ), "methods stand under their class"
         background = tab.value("getComputedStyle(document.body).backgroundColor")
         tab.value("window.quartoToggleColorScheme()")
         dark = "(async () => { for (let i = 0; i < 100 && getComputedStyle(document.body).backgroundColor == '%s'; i++) await new Promise(r => setTimeout(r, 100)); return getComputedStyle(document.body).backgroundColor })()"
@@ -201,4 +301,9 @@ def test_pages_in_a_browser(site, tmp_path):
         tab.picture(tmp_path / "dark.png")
         tab.value("window.quartoToggleColorScheme()")
         tab.open(f"{address}/eval.html")
-        assert tab.value("(async () => { const v = document.querySelector('video'); if (!v) return -1; v.muted = true; await v.play(); await new Promise(r => setTimeout(r, 1500)); return v.currentTime })()") > 0, "a video plays"
+        assert (
+            tab.value(
+                "(async () => { const v = document.querySelector('video'); if (!v) return -1; v.muted = true; await v.play(); await new Promise(r => setTimeout(r, 1500)); return v.currentTime })()"
+            )
+            > 0
+        ), "a video plays"

@@ -1,4 +1,5 @@
 """Registered Gymnasium environments in the form that the evaluation works with."""
+
 import sys
 
 import gymnasium
@@ -52,8 +53,10 @@ def reach_package(tmp_path, monkeypatch):
         del gymnasium.registry[gym_id]
 
 
-@pytest.mark.parametrize("gym_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "Reacher-v5"])
-@pytest.mark.filterwarnings("ignore")                    # check_env advises; here only its errors count
+@pytest.mark.parametrize(
+    "gym_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "Reacher-v5"]
+)
+@pytest.mark.filterwarnings("ignore")  # check_env advises; here only its errors count
 def test_gymnasium_checks_the_wrapped_environment(gym_id):
     env = GymIdEnv(gym_id, episode_length=30)
     check_env(env, skip_render_check=True)
@@ -83,10 +86,17 @@ def test_spaces_that_have_no_fixed_shape_are_refused():
         named_observation_space(spaces.Sequence(spaces.Discrete(3)))
 
 
-def test_success_is_taken_from_info_and_a_worker_imports_the_package(reach_package, tmp_path, monkeypatch):
+def test_success_is_taken_from_info_and_a_worker_imports_the_package(
+    reach_package, tmp_path, monkeypatch
+):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     for report in ("is_success", "success"):
-        config = make_env_config("gym", gym_id="reach_package/Reach-v0", package_name=reach_package, gym_kwargs={"report": report})
+        config = make_env_config(
+            "gym",
+            gym_id="reach_package/Reach-v0",
+            package_name=reach_package,
+            gym_kwargs={"report": report},
+        )
         env = config.env_factory(config.tasks()[0])()
         env.reset(seed=0)
         seen = [env.step(np.array([0.5]))[4]["is_success"] for _ in range(3)]
@@ -112,8 +122,12 @@ def test_an_environment_without_a_time_limit_needs_one(reach_package):
         config.check()
     with pytest.raises(ValueError, match="no time limit.*episode_length"):
         config.env_factory(config.tasks()[0])()
-    limited = make_env_config("gym", gym_id="reach_package/Endless-v0", package_name=reach_package, episode_length=4)
-    assert limited.check() == [] and limited.env_factory(limited.tasks()[0])().max_episode_steps == 4
+    limited = make_env_config(
+        "gym", gym_id="reach_package/Endless-v0", package_name=reach_package, episode_length=4
+    )
+    assert (
+        limited.check() == [] and limited.env_factory(limited.tasks()[0])().max_episode_steps == 4
+    )
 
 
 def test_an_environment_that_reports_no_success_has_none():
@@ -150,25 +164,45 @@ def test_pictures():
 
 
 def test_several_ids_are_tasks_of_one_suite():
-    config = make_env_config("gym", gym_id="CartPole-v1, Acrobot-v1", task_ids="1", task_description={"Acrobot-v1": "swing up"})
+    config = make_env_config(
+        "gym",
+        gym_id="CartPole-v1, Acrobot-v1",
+        task_ids="1",
+        task_description={"Acrobot-v1": "swing up"},
+    )
     (task,) = config.tasks()
-    assert (task.suite, task.task_id, task.name, task.description) == ("gym", 1, "Acrobot-v1", "swing up")
+    assert (task.suite, task.task_id, task.name, task.description) == (
+        "gym",
+        1,
+        "Acrobot-v1",
+        "swing up",
+    )
 
 
-@pytest.mark.parametrize(("kwargs", "message"), [
-    ({}, "gym_id"), ({"gym_id": "A-v0", "task": "B-v0"}, "two names of one setting"), ({"gym_id": "A-v0", "obs_type": "state"}, "obs_type"),
-    ({"gym_id": "A-v0", "observation_height": 64}, "gym_kwargs"), ({"gym_id": "A-v0", "task_description": {"B-v0": "x"}}, "B-v0"),
-    ({"gym_id": "A-v0", "privileged": True}, "privileged"),
-])
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({}, "gym_id"),
+        ({"gym_id": "A-v0", "task": "B-v0"}, "two names of one setting"),
+        ({"gym_id": "A-v0", "obs_type": "state"}, "obs_type"),
+        ({"gym_id": "A-v0", "observation_height": 64}, "gym_kwargs"),
+        ({"gym_id": "A-v0", "task_description": {"B-v0": "x"}}, "B-v0"),
+        ({"gym_id": "A-v0", "privileged": True}, "privileged"),
+    ],
+)
 def test_wrong_configurations(kwargs, message):
     with pytest.raises(ValueError, match=message):
         make_env_config("gym", **kwargs)
 
 
 def test_a_success_that_is_no_truth_value_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "says_yes.py").write_text(MODULE.replace("np.float32(self.x > 1)", "'yes'").replace("reach_package", "says_yes"))
+    (tmp_path / "says_yes.py").write_text(
+        MODULE.replace("np.float32(self.x > 1)", "'yes'").replace("reach_package", "says_yes")
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    config = make_env_config("gym", gym_id="says_yes/Reach-v0", package_name="says_yes", render_mode=None)
+    config = make_env_config(
+        "gym", gym_id="says_yes/Reach-v0", package_name="says_yes", render_mode=None
+    )
     env = config.env_factory(config.tasks()[0])()
     env.reset(seed=0)
     with pytest.raises(BenchmarkError, match="'is_success'.*'yes'"):

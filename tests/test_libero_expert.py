@@ -1,4 +1,5 @@
 """The scripted expert of LIBERO: it solves tasks, and what it does in an episode depends on nothing but that episode."""
+
 import pickle
 from dataclasses import replace
 
@@ -14,7 +15,9 @@ from lerobot_nb.policies.libero_expert import UNSOLVED, LiberoExpert
 
 
 def config_of(suite: str, task_ids=None, **kwargs) -> LiberoEnvConfig:
-    return LiberoEnvConfig(task=suite, task_ids=task_ids, obs_type="state", render_mode=None, privileged=True, **kwargs)
+    return LiberoEnvConfig(
+        task=suite, task_ids=task_ids, obs_type="state", render_mode=None, privileged=True, **kwargs
+    )
 
 
 def begin(env, task: TaskInfo, init_state_id: int):
@@ -24,7 +27,13 @@ def begin(env, task: TaskInfo, init_state_id: int):
     return obs, Episode(spec, task, env.action_space, task.max_episode_steps, info["scene"])
 
 
-def play(suite: str, task_id: int, init_state_id: int = 0, slot: int = 0, policy: LiberoExpert | None = None):
+def play(
+    suite: str,
+    task_id: int,
+    init_state_id: int = 0,
+    slot: int = 0,
+    policy: LiberoExpert | None = None,
+):
     """One episode: was it solved, its actions, the episode, and the observation before each action."""
     config = config_of(suite, [task_id])
     task = config.tasks()[0]
@@ -59,9 +68,14 @@ def stove():
 
 def test_solves_short_tasks(drawer, stove):
     for success, actions, episode, _ in (drawer, stove):
-        assert success and 20 < len(actions) < 150, f"{episode.task.description}: {len(actions)} steps"
-        assert actions.dtype == np.float32 and actions.shape[1:] == (7,) and np.abs(actions).max() <= 1
-        assert len(np.unique(actions[:, 6])) > 1 or "close" in episode.task.description           # the gripper is used
+        assert success and 20 < len(actions) < 150, (
+            f"{episode.task.description}: {len(actions)} steps"
+        )
+        assert (
+            actions.dtype == np.float32 and actions.shape[1:] == (7,) and np.abs(actions).max() <= 1
+        )
+        # the gripper is used
+        assert len(np.unique(actions[:, 6])) > 1 or "close" in episode.task.description
 
 
 def test_the_same_twice(drawer):
@@ -70,11 +84,14 @@ def test_the_same_twice(drawer):
 
 
 def test_batch_and_slot_do_not_matter(drawer, stove):
-    """Both recorded episodes once more in one policy: in two slots side by side, the second a few steps late, with what they saw replayed."""
+    """Both recorded episodes once more in one policy: in two slots side by side, the second a few
+    steps late, with what they saw replayed.
+    """
     policy = LiberoExpert()
     slots, late = {3: drawer, 5: stove}, {3: 0, 5: 7}
     for slot, (_, _, episode, _) in slots.items():
-        policy.begin_episode(slot, pickle.loads(pickle.dumps(episode)))                           # as it would come to a worker
+        # as it would come to a worker
+        policy.begin_episode(slot, pickle.loads(pickle.dumps(episode)))
     for step in range(max(len(slots[slot][1]) + late[slot] for slot in slots)):
         waiting = [slot for slot in (5, 3) if 0 <= step - late[slot] < len(slots[slot][1])]
         if not waiting:
@@ -83,7 +100,9 @@ def test_batch_and_slot_do_not_matter(drawer, stove):
         actions = policy.predict(waiting, batch)
         assert actions.shape == (len(waiting), 1, 7)
         for row, slot in enumerate(waiting):
-            assert np.array_equal(actions[row, 0], slots[slot][1][step - late[slot]]), f"slot {slot}, step {step}"
+            assert np.array_equal(actions[row, 0], slots[slot][1][step - late[slot]]), (
+                f"slot {slot}, step {step}"
+            )
 
 
 def test_a_slot_forgets(drawer, stove):
@@ -113,7 +132,11 @@ def test_needs_relative_actions(drawer):
 def test_refuses_what_it_can_not_do():
     with pytest.raises(ValueError, match="metaworld"):
         LiberoExpert().check_tasks([TaskInfo("metaworld", 0, "push-v3", "")])
-    everything = [task for suite in ("spatial", "object", "goal", "10", "90") for task in config_of(f"libero_{suite}").tasks()]
+    everything = [
+        task
+        for suite in ("spatial", "object", "goal", "10", "90")
+        for task in config_of(f"libero_{suite}").tasks()
+    ]
     known = {(task.suite, task.task_id) for task in everything}
     assert len(known) == 130 and set(UNSOLVED) <= known
     assert not any(suite in ("libero_spatial", "libero_object") for suite, _ in UNSOLVED)
@@ -121,15 +144,25 @@ def test_refuses_what_it_can_not_do():
         with pytest.raises(ValueError, match="no solution") as refusal:
             LiberoExpert().check_tasks(everything)
         for task in everything:
-            assert (f"{task.suite} {task.task_id}:" in str(refusal.value)) == ((task.suite, task.task_id) in UNSOLVED)
-        LiberoExpert().check_tasks([task for task in everything if (task.suite, task.task_id) not in UNSOLVED])
+            assert (f"{task.suite} {task.task_id}:" in str(refusal.value)) == (
+                (task.suite, task.task_id) in UNSOLVED
+            )
+        LiberoExpert().check_tasks(
+            [task for task in everything if (task.suite, task.task_id) not in UNSOLVED]
+        )
         LiberoExpert(attempt_unsolved=True).check_tasks(everything)
 
 
 def test_found_by_name():
     policy = make_policy("expert", config_of("libero_goal"), attempt_unsolved=True)
-    assert isinstance(policy, LiberoExpert) and policy.attempt_unsolved and set(policy.placements) == {"driver", "worker"}
-    assert policy.needs_privileged and not policy.needs_images and policy.spec.build().attempt_unsolved
+    assert (
+        isinstance(policy, LiberoExpert)
+        and policy.attempt_unsolved
+        and set(policy.placements) == {"driver", "worker"}
+    )
+    assert (
+        policy.needs_privileged and not policy.needs_images and policy.spec.build().attempt_unsolved
+    )
 
 
 @pytest.mark.slow
@@ -140,7 +173,12 @@ def test_95_percent(suite, tmp_path):
     from lerobot_nb.evaluation.config import EvalConfig
     from lerobot_nb.evaluation.evaluate import evaluate
 
-    run = evaluate(LiberoEnvConfig(task=suite, obs_type="state"), "expert", EvalConfig(n_episodes=10, batch_size=2), output_dir=tmp_path / suite)
+    run = evaluate(
+        LiberoEnvConfig(task=suite, obs_type="state"),
+        "expert",
+        EvalConfig(n_episodes=10, batch_size=2),
+        output_dir=tmp_path / suite,
+    )
     records = run.records()
     assert len(records) == 100 and not any(record.error for record in records)
     assert {record.init_state_id for record in records} == set(range(10))

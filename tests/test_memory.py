@@ -1,4 +1,5 @@
 """What a worker costs in memory: its proportional share (PSS), with the pages of the fork server divided among those that use them."""
+
 import re
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the kernel doesn't tell")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="the kernel doesn't tell"
+)
 
 SCRIPT = textwrap.dedent("""
     import re, sys
@@ -32,9 +35,17 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("fields, most_mb", [(dict(obs_type="state", render_mode=None), 150), (dict(obs_type="pixels", observation_height=256, observation_width=256), 350)])
+@pytest.mark.parametrize(
+    "fields, most_mb",
+    [
+        (dict(obs_type="state", render_mode=None), 150),
+        (dict(obs_type="pixels", observation_height=256, observation_width=256), 350),
+    ],
+)
 def test_a_worker_stays_small(fields, most_mb):
-    done = subprocess.run([sys.executable, "-c", SCRIPT, repr(fields)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, repr(fields)], capture_output=True, text=True, timeout=240
+    )
     found = [int(number) / 1024 for number in re.findall(r"PSS (\d+)", done.stdout)]
     assert len(found) == 2, done.stderr
     print(f"{fields['obs_type']}: {max(found):.0f} MB")

@@ -1,4 +1,5 @@
 """Meta-World: the tasks, and episodes that are those of the plain simulator to the last bit."""
+
 import subprocess
 import sys
 
@@ -45,13 +46,19 @@ def our_episode(env, seed, policy=None):
     observation, info = env.reset(seed=seed)
     assert info["is_success"] is False
     task = make_env_config("metaworld", task=env.task).tasks()[0]
-    policy.begin_episode(5, Episode(EpisodeSpec(task.suite, 0, 0, seed), task, env.action_space, scene=info["scene"]))
+    policy.begin_episode(
+        5, Episode(EpisodeSpec(task.suite, 0, 0, seed), task, env.action_space, scene=info["scene"])
+    )
     states, rewards, ended = [observation["privileged"]], [], False
     while not ended:
         (action,) = policy.predict([5], {"privileged": observation["privileged"][None]})[0]
         observation, reward, terminated, truncated, info = env.step(action)
         states.append(observation["privileged"]), rewards.append(reward)
-        assert type(info["is_success"]) is bool and terminated == info["is_success"] and not (terminated and truncated)
+        assert (
+            type(info["is_success"]) is bool
+            and terminated == info["is_success"]
+            and not (terminated and truncated)
+        )
         ended = terminated or truncated
     return np.array(states), rewards, info["is_success"]
 
@@ -62,13 +69,19 @@ def same(one, other):
 
 # tasks
 
+
 def test_the_tables_are_those_of_metaworld():
     from metaworld.env_dict import ALL_V3_ENVIRONMENTS, MT10_V3, MT50_V3
     from metaworld.policies import ENV_POLICY_MAP
 
     assert set(TASK_DESCRIPTIONS) == set(ALL_V3_ENVIRONMENTS) == set(ENV_POLICY_MAP)
     assert TASK_GROUPS["mt10"] == tuple(MT10_V3) and TASK_GROUPS["mt50"] == tuple(MT50_V3)
-    assert [len(TASK_GROUPS[group]) for group in ("easy", "medium", "hard", "very_hard")] == [28, 11, 6, 5]
+    assert [len(TASK_GROUPS[group]) for group in ("easy", "medium", "hard", "very_hard")] == [
+        28,
+        11,
+        6,
+        5,
+    ]
 
 
 def test_every_task_has_a_text_of_its_own():
@@ -76,44 +89,78 @@ def test_every_task_has_a_text_of_its_own():
     assert len(set(texts)) == 50 and all(len(text.split()) >= 3 for text in texts)
 
 
-@pytest.mark.parametrize(("task", "task_ids", "expected"), [
-    ("push-v3", None, [("push-v3", 0, "push-v3")]),
-    ("metaworld-push-v3", None, [("push-v3", 0, "push-v3")]),
-    ("hard", "1,0", [("hard", 1, "hand-insert-v3"), ("hard", 0, "assembly-v3")]),
-    ("MT10,reach-v3", [0], [("mt10", 0, "reach-v3"), ("reach-v3", 0, "reach-v3")]),
-    (["push-v3", "reach-v3"], None, [("push-v3", 0, "push-v3"), ("reach-v3", 0, "reach-v3")]),
-])
+@pytest.mark.parametrize(
+    ("task", "task_ids", "expected"),
+    [
+        ("push-v3", None, [("push-v3", 0, "push-v3")]),
+        ("metaworld-push-v3", None, [("push-v3", 0, "push-v3")]),
+        ("hard", "1,0", [("hard", 1, "hand-insert-v3"), ("hard", 0, "assembly-v3")]),
+        ("MT10,reach-v3", [0], [("mt10", 0, "reach-v3"), ("reach-v3", 0, "reach-v3")]),
+        (["push-v3", "reach-v3"], None, [("push-v3", 0, "push-v3"), ("reach-v3", 0, "reach-v3")]),
+    ],
+)
 def test_names_of_tasks(task, task_ids, expected):
     tasks = make_env_config("metaworld", task=task, task_ids=task_ids).tasks()
     assert [(one.suite, one.task_id, one.name) for one in tasks] == expected
-    assert all(one.description == TASK_DESCRIPTIONS[one.name] and one.max_episode_steps == 500 and one.n_init_states is None for one in tasks)
+    assert all(
+        one.description == TASK_DESCRIPTIONS[one.name]
+        and one.max_episode_steps == 500
+        and one.n_init_states is None
+        for one in tasks
+    )
 
 
-@pytest.mark.parametrize(("task", "task_ids", "message"), [
-    ("push-v2", None, "'push-v2' is not known.*'push-v3'.*easy, medium"), ("mt11", None, "mt10"), ("push-v3", [1], "1 task: 0 to 0"),
-    ("push-v3,metaworld-push-v3", None, "more than once"), ("", None, "empty name"), ("push-v3;reach-v3", None, "not known"),
-])
+@pytest.mark.parametrize(
+    ("task", "task_ids", "message"),
+    [
+        ("push-v2", None, "'push-v2' is not known.*'push-v3'.*easy, medium"),
+        ("mt11", None, "mt10"),
+        ("push-v3", [1], "1 task: 0 to 0"),
+        ("push-v3,metaworld-push-v3", None, "more than once"),
+        ("", None, "empty name"),
+        ("push-v3;reach-v3", None, "not known"),
+    ],
+)
 def test_wrong_names_are_answered_with_the_right_ones(task, task_ids, message):
     with pytest.raises(ValueError, match=message):
         make_env_config("metaworld", task=task, task_ids=task_ids).tasks()
 
 
 def test_texts_of_a_checkpoint_reach_the_environment():
-    config = make_env_config("metaworld", task="hard", task_descriptions={"push-v3": "Push the puck to a goal"})
+    config = make_env_config(
+        "metaworld", task="hard", task_descriptions={"push-v3": "Push the puck to a goal"}
+    )
     for task in config.tasks():
-        expected = "Push the puck to a goal" if task.name == "push-v3" else TASK_DESCRIPTIONS[task.name]
+        expected = (
+            "Push the puck to a goal" if task.name == "push-v3" else TASK_DESCRIPTIONS[task.name]
+        )
         assert task.description == config.env_factory(task)().task_description == expected
 
 
 # episodes
 
-SAMPLE = ("assembly-v3", "coffee-pull-v3", "door-lock-v3", "hammer-v3", "plate-slide-back-side-v3", "push-back-v3", "stick-pull-v3", "window-open-v3")
+SAMPLE = (
+    "assembly-v3",
+    "coffee-pull-v3",
+    "door-lock-v3",
+    "hammer-v3",
+    "plate-slide-back-side-v3",
+    "push-back-v3",
+    "stick-pull-v3",
+    "window-open-v3",
+)
 
 
-@pytest.mark.parametrize("task", [pytest.param(task, marks=[] if task in SAMPLE else pytest.mark.slow) for task in sorted(TASK_DESCRIPTIONS)])
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(task, marks=[] if task in SAMPLE else pytest.mark.slow)
+        for task in sorted(TASK_DESCRIPTIONS)
+    ],
+)
 def test_every_task_gives_the_episode_of_a_plain_loop(task):
     env = MetaworldEnv(task, obs_type="state", privileged=True, episode_length=150)
-    env.reset(seed=7)                                                  # something ran in this simulator before
+    env.reset(seed=7)  # something ran in this simulator before
     for action in np.random.default_rng(7).uniform(-1, 1, (40, 4)):
         env.step(action, observe=False)
     simulator = plain_simulator(task)
@@ -123,7 +170,11 @@ def test_every_task_gives_the_episode_of_a_plain_loop(task):
 
 @pytest.mark.parametrize("task", ["push-v3", "pick-place-v3"])
 def test_whole_episodes_one_after_another(task):
-    env, simulator, policy = MetaworldEnv(task, obs_type="state", privileged=True), plain_simulator(task), MetaworldExpert()
+    env, simulator, policy = (
+        MetaworldEnv(task, obs_type="state", privileged=True),
+        plain_simulator(task),
+        MetaworldExpert(),
+    )
     for seed in (1000, 0, 1000, 2**31 - 1):
         plain = plain_episode(simulator, task, seed)
         assert same(our_episode(env, seed, policy), plain)
@@ -133,11 +184,18 @@ def test_whole_episodes_one_after_another(task):
 
 
 def test_without_a_seed_the_episode_follows_from_the_last_one():
-    first, second = MetaworldEnv("reach-v3", obs_type="state"), MetaworldEnv("reach-v3", obs_type="state")
+    first, second = (
+        MetaworldEnv("reach-v3", obs_type="state"),
+        MetaworldEnv("reach-v3", obs_type="state"),
+    )
     for env in (first, second):
         env.reset(seed=8)
     states = [env.reset()[0]["environment_state"] for env in (first, second, first, second)]
-    assert np.array_equal(states[0], states[1]) and np.array_equal(states[2], states[3]) and not np.array_equal(states[0], states[2])
+    assert (
+        np.array_equal(states[0], states[1])
+        and np.array_equal(states[2], states[3])
+        and not np.array_equal(states[0], states[2])
+    )
     first.close(), second.close()
 
 
@@ -170,26 +228,49 @@ def test_misuse_is_answered():
     env.close(), env.close()
     with pytest.raises(RuntimeError, match="call reset"):
         env.step(np.zeros(4))
-    wrong = {"task": ("push-v2", "push-v3"), "obs_type": ("image", "pixels"), "camera_name": ("front", "corner2"), "render_mode": ("human", "rgb_array")}
+    wrong = {
+        "task": ("push-v2", "push-v3"),
+        "obs_type": ("image", "pixels"),
+        "camera_name": ("front", "corner2"),
+        "render_mode": ("human", "rgb_array"),
+    }
     for name, (value, message) in wrong.items():
         with pytest.raises(ValueError, match=message):
             MetaworldEnv(**{"task": "push-v3"} | {name: value})
 
 
-@pytest.mark.filterwarnings("ignore")                    # advice; only errors count here
-@pytest.mark.parametrize(("obs_type", "privileged"), [("state", False), ("state", True), ("pixels", False), ("pixels_agent_pos", True)])
+@pytest.mark.filterwarnings("ignore")  # advice; only errors count here
+@pytest.mark.parametrize(
+    ("obs_type", "privileged"),
+    [("state", False), ("state", True), ("pixels", False), ("pixels_agent_pos", True)],
+)
 def test_gymnasium_checks_the_environment(obs_type, privileged):
-    env = MetaworldEnv("door-open-v3", obs_type=obs_type, privileged=privileged, observation_height=48, observation_width=64)
+    env = MetaworldEnv(
+        "door-open-v3",
+        obs_type=obs_type,
+        privileged=privileged,
+        observation_height=48,
+        observation_width=64,
+    )
     check_env(env)
     env.close()
 
 
-@pytest.mark.parametrize(("obs_type", "keys"), [
-    ("state", {"agent_pos", "environment_state"}), ("pixels", {"pixels"}), ("pixels_agent_pos", {"pixels", "agent_pos"}),
-])
+@pytest.mark.parametrize(
+    ("obs_type", "keys"),
+    [
+        ("state", {"agent_pos", "environment_state"}),
+        ("pixels", {"pixels"}),
+        ("pixels_agent_pos", {"pixels", "agent_pos"}),
+    ],
+)
 def test_what_is_observed(obs_type, keys):
-    env = MetaworldEnv("push-v3", obs_type=obs_type, privileged=True, observation_height=40, observation_width=56)
-    config = make_env_config("metaworld", obs_type=obs_type, observation_height=40, observation_width=56)
+    env = MetaworldEnv(
+        "push-v3", obs_type=obs_type, privileged=True, observation_height=40, observation_width=56
+    )
+    config = make_env_config(
+        "metaworld", obs_type=obs_type, observation_height=40, observation_width=56
+    )
     observation, _ = env.reset(seed=1)
     assert set(observation) == keys | {"privileged"} and observation in env.observation_space
     assert set(config.features) == keys | {"action"}
@@ -203,6 +284,7 @@ def test_what_is_observed(obs_type, keys):
 
 
 # what must not be there
+
 
 def run_python(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -235,11 +317,16 @@ def test_an_environment_that_is_not_closed_makes_no_noise_at_exit():
 
 # pictures
 
+
 def test_fps_is_the_control_rate():
     env = MetaworldEnv("push-v3", obs_type="state")
     env.reset(seed=0)
     simulator = env._simulator
-    assert env.metadata["render_fps"] == make_env_config("metaworld").fps == round(1 / (simulator.model.opt.timestep * simulator.frame_skip))
+    assert (
+        env.metadata["render_fps"]
+        == make_env_config("metaworld").fps
+        == round(1 / (simulator.model.opt.timestep * simulator.frame_skip))
+    )
     env.close()
 
 
@@ -261,13 +348,21 @@ def test_pictures_are_those_of_the_plain_simulator():
     """The way lerobot draws them: the simulator's own render, its camera moved, both axes flipped."""
     import os
 
-    from lerobot_nb.envs.rendering import choose_gl_backend
     from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+    from lerobot_nb.envs.rendering import choose_gl_backend
 
     choose_gl_backend()
     assert os.environ["MUJOCO_GL"]
-    simulator = ALL_V3_ENVIRONMENTS["push-v3"](render_mode="rgb_array", camera_name="corner2", width=96, height=64)
-    simulator._partially_observable, simulator._set_task_called, simulator._freeze_rand_vec, simulator.seeded_rand_vec = False, True, False, True
+    simulator = ALL_V3_ENVIRONMENTS["push-v3"](
+        render_mode="rgb_array", camera_name="corner2", width=96, height=64
+    )
+    (
+        simulator._partially_observable,
+        simulator._set_task_called,
+        simulator._freeze_rand_vec,
+        simulator.seeded_rand_vec,
+    ) = False, True, False, True
     del simulator.sawyer_observation_space
     simulator.model.cam_pos[2] = [0.75, 0.075, 0.7]
     simulator.seed(3)
@@ -298,7 +393,13 @@ def test_looking_and_drawing_change_nothing():
     actions = np.random.default_rng(0).uniform(-1, 1, (12, 4)).astype(np.float32)
 
     def episode(look_at, draw_at):
-        env = MetaworldEnv("push-v3", obs_type="pixels_agent_pos", privileged=True, observation_height=48, observation_width=48)
+        env = MetaworldEnv(
+            "push-v3",
+            obs_type="pixels_agent_pos",
+            privileged=True,
+            observation_height=48,
+            observation_width=48,
+        )
         env.reset(seed=5)
         looks = {}
         for number, action in enumerate(actions):
@@ -306,7 +407,7 @@ def test_looking_and_drawing_change_nothing():
             assert (observation is None) == (number not in look_at)
             if number in draw_at:
                 picture = env.render()
-                picture[:] = 0                                      # a drawn picture belongs to the caller
+                picture[:] = 0  # a drawn picture belongs to the caller
             if observation is not None:
                 looks[number] = observation
         env.close()
@@ -315,12 +416,20 @@ def test_looking_and_drawing_change_nothing():
     always = episode(range(12), range(12))
     for look_at, draw_at in (((11,), ()), ((3, 7, 11), (2, 7, 11))):
         for number, observation in episode(look_at, draw_at).items():
-            assert all(np.array_equal(observation[name], always[number][name]) for name in observation)
+            assert all(
+                np.array_equal(observation[name], always[number][name]) for name in observation
+            )
 
 
 def test_drawing_does_not_change_the_episode():
     simulator = plain_simulator("button-press-v3")
-    env = MetaworldEnv("button-press-v3", obs_type="pixels", privileged=True, observation_height=32, observation_width=32)
+    env = MetaworldEnv(
+        "button-press-v3",
+        obs_type="pixels",
+        privileged=True,
+        observation_height=32,
+        observation_width=32,
+    )
     assert same(our_episode(env, 1000), plain_episode(simulator, "button-press-v3", 1000))
     env.close(), simulator.close()
 
@@ -333,8 +442,18 @@ def test_two_environments_in_one_process_do_not_mix_their_pictures():
                 taken.append(env.step(np.ones(4))[0]["pixels"])
         return seen
 
-    made = [lambda: MetaworldEnv("push-v3", obs_type="pixels", observation_height=48, observation_width=48),
-            lambda: MetaworldEnv("door-open-v3", obs_type="pixels", observation_height=64, observation_width=32, camera_name="corner")]
+    made = [
+        lambda: MetaworldEnv(
+            "push-v3", obs_type="pixels", observation_height=48, observation_width=48
+        ),
+        lambda: MetaworldEnv(
+            "door-open-v3",
+            obs_type="pixels",
+            observation_height=64,
+            observation_width=32,
+            camera_name="corner",
+        ),
+    ]
     alone = []
     for make in made:
         env = make()
@@ -351,7 +470,9 @@ def test_two_environments_in_one_process_do_not_mix_their_pictures():
 
 @pytest.mark.parametrize(("height", "width"), [(480, 480), (720, 1280), (33, 65)])
 def test_any_size_of_picture(height, width):
-    env = MetaworldEnv("push-v3", obs_type="pixels", observation_height=height, observation_width=width)
+    env = MetaworldEnv(
+        "push-v3", obs_type="pixels", observation_height=height, observation_width=width
+    )
     observation, _ = env.reset(seed=0)
     assert observation["pixels"].shape == (height, width, 3) and observation["pixels"].std() > 10
     env.close()
@@ -359,10 +480,15 @@ def test_any_size_of_picture(height, width):
 
 # the scripted experts
 
+
 def test_the_expert_is_found_by_name_and_refuses_other_tasks():
     config = make_env_config("metaworld", task="mt10")
     policy = make_policy("expert", config)
-    assert isinstance(policy, MetaworldExpert) and policy.needs_privileged and policy.placements == ("driver", "worker")
+    assert (
+        isinstance(policy, MetaworldExpert)
+        and policy.needs_privileged
+        and policy.placements == ("driver", "worker")
+    )
     policy.check_tasks(config.tasks())
     other = make_env_config("gym", gym_id="CartPole-v1").tasks()
     with pytest.raises(ValueError, match="CartPole-v1"):
@@ -373,16 +499,23 @@ def test_the_expert_is_found_by_name_and_refuses_other_tasks():
 
 def test_slots_of_different_tasks_do_not_disturb_each_other():
     policy, tasks = MetaworldExpert(), ("push-v3", "door-open-v3", "hammer-v3")
-    envs = {slot: MetaworldEnv(task, obs_type="state", privileged=True, episode_length=60) for slot, task in enumerate(tasks)}
+    envs = {
+        slot: MetaworldEnv(task, obs_type="state", privileged=True, episode_length=60)
+        for slot, task in enumerate(tasks)
+    }
     alone = [our_episode(env, 1000, policy)[1] for env in envs.values()]
     states, rewards = {}, {slot: [] for slot in envs}
     for slot, env in envs.items():
         states[slot] = env.reset(seed=1000)[0]["privileged"]
         task = make_env_config("metaworld", task=env.task).tasks()[0]
-        policy.begin_episode(slot, Episode(EpisodeSpec(task.suite, 0, 0, 1000), task, env.action_space))
+        policy.begin_episode(
+            slot, Episode(EpisodeSpec(task.suite, 0, 0, 1000), task, env.action_space)
+        )
     while states:
         slots = sorted(states, reverse=True)
-        for slot, (action,) in zip(slots, policy.predict(slots, {"privileged": np.stack([states[slot] for slot in slots])})):
+        for slot, (action,) in zip(
+            slots, policy.predict(slots, {"privileged": np.stack([states[slot] for slot in slots])})
+        ):
             observation, reward, terminated, truncated, _ = envs[slot].step(action)
             rewards[slot].append(reward)
             states[slot] = observation["privileged"]

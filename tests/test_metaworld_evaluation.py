@@ -1,4 +1,5 @@
 """Meta-World through the engine, against a plain loop of `metaworld` and its scripted policies over the same seeds: identical, not similar."""
+
 import functools
 import operator
 import warnings
@@ -24,7 +25,9 @@ WAYS = {
 
 
 def plain_loop(task, seeds, horizon=500):
-    """Success, rewards and length of each episode, as a reader of Meta-World's documentation would get them."""
+    """Success, rewards and length of each episode, as a reader of Meta-World's documentation would
+    get them.
+    """
     import metaworld
     from metaworld.policies import ENV_POLICY_MAP
 
@@ -43,7 +46,8 @@ def plain_loop(task, seeds, horizon=500):
                 observation, reward, _, _, info = env.step(policy.get_action(observation))
             rewards.append(float(reward))
             success = bool(info["success"])
-        total = functools.reduce(operator.add, rewards)              # one after another: from Python 3.12 on, sum() corrects for rounding
+        # one after another: from Python 3.12 on, sum() corrects for rounding
+        total = functools.reduce(operator.add, rewards)
         found.append((success, len(rewards), total, max(rewards)))
     env.close()
     return found
@@ -60,7 +64,12 @@ def plain():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_identical_to_a_plain_loop(plain, tmp_path, way):
-    run = evaluate(make_env_config("metaworld", task=FEW, obs_type="state"), "expert", EvalConfig(2, **WAYS[way]), output_dir=tmp_path / "run")
+    run = evaluate(
+        make_env_config("metaworld", task=FEW, obs_type="state"),
+        "expert",
+        EvalConfig(2, **WAYS[way]),
+        output_dir=tmp_path / "run",
+    )
     for record in run.records():
         assert numbers(record) == plain[record.task][record.episode_index]
         assert record.success_step == (record.n_steps if record.success else None)
@@ -68,25 +77,50 @@ def test_identical_to_a_plain_loop(plain, tmp_path, way):
 
 
 def test_what_is_seen_does_not_change_what_happens(tmp_path):
-    """The expert reads the true state beside the pictures, and films of the episodes change nothing."""
-    config = make_env_config("metaworld", task="reach-v3", obs_type="pixels_agent_pos", observation_height=48, observation_width=48, episode_length=15)
-    run = evaluate(config, "expert", EvalConfig(2, batch_size=2, render="first:1"), output_dir=tmp_path / "run")
-    assert [numbers(record) for record in run.records()] == plain_loop("reach-v3", range(1000, 1002), horizon=15)
+    """The expert reads the true state beside the pictures, and films of the episodes change
+    nothing.
+    """
+    config = make_env_config(
+        "metaworld",
+        task="reach-v3",
+        obs_type="pixels_agent_pos",
+        observation_height=48,
+        observation_width=48,
+        episode_length=15,
+    )
+    run = evaluate(
+        config, "expert", EvalConfig(2, batch_size=2, render="first:1"), output_dir=tmp_path / "run"
+    )
+    assert [numbers(record) for record in run.records()] == plain_loop(
+        "reach-v3", range(1000, 1002), horizon=15
+    )
     assert [record.video_path is not None for record in run.records()] == [True, False]
     assert run.manifest["gl"]["backend"] in ("egl", "osmesa", "glfw")
 
 
 def test_a_random_policy_is_the_same_anywhere(tmp_path):
-    config = make_env_config("metaworld", task="reach-v3,push-v3", obs_type="state", episode_length=20)
-    runs = [evaluate(config, "random", EvalConfig(2, **way), output_dir=tmp_path / name) for name, way in WAYS.items()]
+    config = make_env_config(
+        "metaworld", task="reach-v3,push-v3", obs_type="state", episode_length=20
+    )
+    runs = [
+        evaluate(config, "random", EvalConfig(2, **way), output_dir=tmp_path / name)
+        for name, way in WAYS.items()
+    ]
     for run in runs[1:]:
-        assert [same_episode(a, b) for a, b in zip(runs[0].records(), run.records(), strict=True)] == [[]] * 4
+        assert [
+            same_episode(a, b) for a, b in zip(runs[0].records(), run.records(), strict=True)
+        ] == [[]] * 4
 
 
-@pytest.mark.slow   # 500 episodes, twice: some minutes
+@pytest.mark.slow  # 500 episodes, twice: some minutes
 @pytest.mark.timeout(3000)
 def test_all_fifty_tasks_ten_episodes_each(tmp_path):
-    run = evaluate(make_env_config("metaworld", task="mt50", obs_type="state"), "expert", EvalConfig(10, batch_size=2), output_dir=tmp_path / "run")
+    run = evaluate(
+        make_env_config("metaworld", task="mt50", obs_type="state"),
+        "expert",
+        EvalConfig(10, batch_size=2),
+        output_dir=tmp_path / "run",
+    )
     assert run.status == "finished" and len(run.records()) == 500
     by_task = {}
     for record in run.records():

@@ -1,4 +1,5 @@
 """What a newcomer types, from the README to a stopped notebook."""
+
 import json
 import os
 import re
@@ -18,76 +19,142 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def make(*words, cwd=ROOT):
-    return subprocess.run(["make", "--dry-run", *words, "SKIP_INSTALL=1"], cwd=cwd, capture_output=True, text=True)
+    return subprocess.run(
+        ["make", "--dry-run", *words, "SKIP_INSTALL=1"], cwd=cwd, capture_output=True, text=True
+    )
 
 
 def test_a_second_make_eval_leaves_the_first_notebook_alone(tmp_path):
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
-    assert "outputs/eval/metaworld.ipynb --inject-output-path -p" in make("eval", cwd=tmp_path).stdout
+    assert (
+        "outputs/eval/metaworld.ipynb --inject-output-path -p" in make("eval", cwd=tmp_path).stdout
+    )
     (tmp_path / "outputs/eval").mkdir(parents=True)
     for name in ("metaworld", "metaworld_2"):
         (tmp_path / f"outputs/eval/{name}.ipynb").touch()
-    assert "outputs/eval/metaworld_3.ipynb --inject-output-path -p" in make("eval", cwd=tmp_path).stdout
-    assert "outputs/eval/libero.ipynb --inject-output-path -p" in make("eval", "BENCHMARK=libero", cwd=tmp_path).stdout
-    assert "mine.ipynb --inject-output-path -p" in make("eval", "OUTPUT=mine.ipynb", cwd=tmp_path).stdout
+    assert (
+        "outputs/eval/metaworld_3.ipynb --inject-output-path -p"
+        in make("eval", cwd=tmp_path).stdout
+    )
+    assert (
+        "outputs/eval/libero.ipynb --inject-output-path -p"
+        in make("eval", "BENCHMARK=libero", cwd=tmp_path).stdout
+    )
+    assert (
+        "mine.ipynb --inject-output-path -p"
+        in make("eval", "OUTPUT=mine.ipynb", cwd=tmp_path).stdout
+    )
 
 
 def test_make_eval_installs_what_make_lab_needs():
-    done = subprocess.run(["make", "--dry-run", "eval", "VENV=no-such-venv", "CHECK_GL=0"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "--dry-run", "eval", "VENV=no-such-venv", "CHECK_GL=0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert "packages.sh no-such-venv/bin/python notebook" in done.stdout
 
 
 def test_the_readme_says_where_the_commands_live():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.index(".venv/bin/activate") < text.index("papermill nbs/eval.ipynb") < text.index("lerobot-nb eval") < text.index("lerobot-nb doctor")
-    assert not re.search(r"\]\(nbs/(envs|policies|evaluation|results)/", text), "guides, and no modules"
+    assert (
+        text.index(".venv/bin/activate")
+        < text.index("papermill nbs/eval.ipynb")
+        < text.index("lerobot-nb eval")
+        < text.index("lerobot-nb doctor")
+    )
+    assert not re.search(r"\]\(nbs/(envs|policies|evaluation|results)/", text), (
+        "guides, and no modules"
+    )
 
 
 def started(folder: Path, command: str) -> Path:
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"command": command, "plan": {}, "eval_config": {}, "sessions": [], "version": 1}))
+    (folder / "run.json").write_text(
+        json.dumps(
+            {"command": command, "plan": {}, "eval_config": {}, "sessions": [], "version": 1}
+        )
+    )
     return folder
 
 
 def test_resume_takes_the_parameters_from_the_run_folder(tmp_path, monkeypatch):
-    asked = EvalParameters(benchmark="metaworld", task="reach-v3,push-v3", policy="random", n_episodes=7, seed=3, policy_kwargs={"a": 1}, batch_size=4, output_dir=str(tmp_path / "a run"))
-    monkeypatch.setattr("lerobot_nb.results.run_folder.RunFolder.manifest", lambda self: json.loads(self.manifest_path.read_text()))
+    asked = EvalParameters(
+        benchmark="metaworld",
+        task="reach-v3,push-v3",
+        policy="random",
+        n_episodes=7,
+        seed=3,
+        policy_kwargs={"a": 1},
+        batch_size=4,
+        output_dir=str(tmp_path / "a run"),
+    )
+    monkeypatch.setattr(
+        "lerobot_nb.results.run_folder.RunFolder.manifest",
+        lambda self: json.loads(self.manifest_path.read_text()),
+    )
     folder = started(tmp_path / "a run", asked.command())
     again = EvalParameters.from_namespace({"resume": True, "output_dir": str(folder)})
     assert again == EvalParameters(**{**vars(asked), "resume": True})
-    assert EvalParameters.from_namespace({"resume": True, "output_dir": str(folder), "batch_size": 2}).batch_size == 2
+    assert (
+        EvalParameters.from_namespace(
+            {"resume": True, "output_dir": str(folder), "batch_size": 2}
+        ).batch_size
+        == 2
+    )
 
 
 def test_resume_of_what_was_started_from_python_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("lerobot_nb.results.run_folder.RunFolder.manifest", lambda self: json.loads(self.manifest_path.read_text()))
+    monkeypatch.setattr(
+        "lerobot_nb.results.run_folder.RunFolder.manifest",
+        lambda self: json.loads(self.manifest_path.read_text()),
+    )
     with pytest.raises(LerobotNbError, match="started from Python"):
-        EvalParameters.from_namespace({"resume": True, "output_dir": str(started(tmp_path / "run", "python my_script.py"))})
+        EvalParameters.from_namespace(
+            {"resume": True, "output_dir": str(started(tmp_path / "run", "python my_script.py"))}
+        )
 
 
 def test_videos_over_the_limit_are_linked_from_where_the_page_lies(tmp_path, monkeypatch):
     (tmp_path / "runs/run/videos").mkdir(parents=True)
     (tmp_path / "runs/run/videos/a_0_0000.mp4").write_bytes(bytes(100))
-    record = EpisodeRecord("a", 0, "a", "", 0, 1, success=True, end_reason="success", video_path="videos/a_0_0000.mp4")
+    record = EpisodeRecord(
+        "a", 0, "a", "", 0, 1, success=True, end_reason="success", video_path="videos/a_0_0000.mp4"
+    )
     (tmp_path / "pages").mkdir()
     monkeypatch.chdir(tmp_path)
-    page = video_grid("runs/run", [record], most_bytes=10, page_folder=page_folder({"PAPERMILL_OUTPUT_PATH": "pages/out.ipynb"}))
+    page = video_grid(
+        "runs/run",
+        [record],
+        most_bytes=10,
+        page_folder=page_folder({"PAPERMILL_OUTPUT_PATH": "pages/out.ipynb"}),
+    )
     link = re.search(r'href="([^"]+)"', page)[1]
     assert (tmp_path / "pages" / link).is_file()
     assert page_folder({}) == Path() or os.environ.get("JPY_SESSION_NAME")
 
 
-KERNELS = {"dead": (["/no/such/python", "-m", "ipykernel_launcher"], "does not run"), "foreign": ([sys.executable, "-I", "-m", "x"], None), "bare": (None, "can't be used")}
+KERNELS = {
+    "dead": (["/no/such/python", "-m", "ipykernel_launcher"], "does not run"),
+    "foreign": ([sys.executable, "-I", "-m", "x"], None),
+    "bare": (None, "can't be used"),
+}
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_whose_python_is_of_no_use(name, tmp_path, monkeypatch):
     argv, expected = KERNELS[name]
-    if argv is None:                                         # a Python without this package
+    if argv is None:  # a Python without this package
         argv = [str(tmp_path / "python-bare")]
-        Path(argv[0]).write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'lerobot_nb'\" >&2\nexit 1\n")
+        Path(argv[0]).write_text(
+            "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'lerobot_nb'\" >&2\nexit 1\n"
+        )
         Path(argv[0]).chmod(0o755)
     (tmp_path / "kernels" / name).mkdir(parents=True)
-    (tmp_path / "kernels" / name / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": name, "language": "python"}))
+    (tmp_path / "kernels" / name / "kernel.json").write_text(
+        json.dumps({"argv": argv, "display_name": name, "language": "python"})
+    )
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     problem = kernel_problem(name)
     assert problem is None if expected is None else expected in problem

@@ -1,4 +1,5 @@
 """A run's log file: only its own lines, and the package's logger is as it was."""
+
 import json
 import logging
 import threading
@@ -13,6 +14,7 @@ from lerobot_nb.policies.base import PolicySpec
 
 class Pausing:
     """A display that waits for the other run, so that the two surely run at the same time."""
+
     start = log = close = lambda self, *args: None
 
     def __init__(self, name, barrier):
@@ -36,14 +38,24 @@ def test_two_runs_in_two_threads_keep_their_lines_apart(tmp_path):
 
     def run(name, fault_seed):
         envs = synthetic_envs(n_tasks=1, fault="raise", fault_seed=fault_seed, fault_step=1)
-        config = EvalConfig(4, batch_size=1, n_spare=0, use_async_envs=False, max_retries=0, max_error_rate=1.0)
+        config = EvalConfig(
+            4, batch_size=1, n_spare=0, use_async_envs=False, max_retries=0, max_error_rate=1.0
+        )
         try:
-            evaluate(envs, PolicySpec("synthetic:Noisy", {}).build(), config, output_dir=tmp_path / name, progress=Pausing(name, barrier))
+            evaluate(
+                envs,
+                PolicySpec("synthetic:Noisy", {}).build(),
+                config,
+                output_dir=tmp_path / name,
+                progress=Pausing(name, barrier),
+            )
         except BaseException as error:
             failures.append(error)
             barrier.abort()
 
-    threads = [threading.Thread(target=run, args=one) for one in (("first", 1001), ("second", 1003))]
+    threads = [
+        threading.Thread(target=run, args=one) for one in (("first", 1001), ("second", 1003))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -52,7 +64,9 @@ def test_two_runs_in_two_threads_keep_their_lines_apart(tmp_path):
     for name, broken in (("first", "synthetic/0/1"), ("second", "synthetic/0/3")):
         lines = lines_of(tmp_path / name)
         assert sum(line["message"].startswith("this is") for line in lines) == 4
-        assert {line["message"] for line in lines if line["message"].startswith("this is")} == {f"this is {name}"}
+        assert {line["message"] for line in lines if line["message"].startswith("this is")} == {
+            f"this is {name}"
+        }
         assert {line["episode"] for line in lines if "episode" in line} == {broken}
         assert sum(line.get("event") == "start" for line in lines) == 1
     assert (logger.level, logger.propagate, list(logger.handlers)) == before
@@ -66,7 +80,9 @@ def test_what_is_shown_elsewhere_does_not_change(tmp_path, caplog):
             logger.info("for the file only")
             logger.warning("for everybody")
     assert [record.message for record in caplog.records] == ["for everybody"]
-    assert [json.loads(line)["message"] for line in (tmp_path / "inner.jsonl").read_text().splitlines()] == ["for the file only", "for everybody"]
+    assert [
+        json.loads(line)["message"] for line in (tmp_path / "inner.jsonl").read_text().splitlines()
+    ] == ["for the file only", "for everybody"]
     assert (tmp_path / "outer.jsonl").read_text() == ""
 
 
@@ -83,7 +99,10 @@ def test_a_level_that_the_user_sets_meanwhile_stays(tmp_path):
 
 def test_a_helper_thread_of_the_only_run_is_heard(tmp_path):
     with log_file(tmp_path / "log.jsonl"):
-        thread = threading.Thread(target=logging.getLogger("lerobot_nb.policies").info, args=("from a thread of a policy",))
+        thread = threading.Thread(
+            target=logging.getLogger("lerobot_nb.policies").info,
+            args=("from a thread of a policy",),
+        )
         thread.start()
         thread.join()
     assert "from a thread of a policy" in (tmp_path / "log.jsonl").read_text()

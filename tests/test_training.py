@@ -1,4 +1,5 @@
 """Demonstrations, behaviour cloning, and what comes out of them."""
+
 import dataclasses
 import json
 import shutil
@@ -12,8 +13,18 @@ from lerobot_nb import EvalConfig, EvalRun, evaluate, make_env_config, make_poli
 from lerobot_nb.envs.recording import recorded
 from lerobot_nb.policies.base import PolicyLoadError
 from lerobot_nb.policies.cloned import ClonedNetwork, ClonedPolicyConfig, save_checkpoint
-from lerobot_nb.training.behaviour_cloning import TrainConfig, Training, TrainingData, TrainingError, chunk_loss
-from lerobot_nb.training.demonstrations import DemonstrationError, Demonstrations, record_demonstrations
+from lerobot_nb.training.behaviour_cloning import (
+    TrainConfig,
+    Training,
+    TrainingData,
+    TrainingError,
+    chunk_loss,
+)
+from lerobot_nb.training.demonstrations import (
+    DemonstrationError,
+    Demonstrations,
+    record_demonstrations,
+)
 from lerobot_nb.training.tracking import make_tracker
 
 TWO = EvalConfig(batch_size=2)
@@ -26,25 +37,45 @@ def env_config():
 
 @pytest.fixture(scope="module")
 def demonstrations(env_config, tmp_path_factory):
-    return record_demonstrations(env_config, tmp_path_factory.mktemp("data") / "reach", n_episodes=3, seed=5, config=TWO)
+    return record_demonstrations(
+        env_config, tmp_path_factory.mktemp("data") / "reach", n_episodes=3, seed=5, config=TWO
+    )
 
 
 # --- demonstrations -----------------------------------------------------------------------------------------------------
 
+
 def test_frames_are_those_of_a_plain_loop(env_config, demonstrations):
-    """Recorded through workers and files, against the environment stepped by hand with the recorded actions."""
+    """Recorded through workers and files, against the environment stepped by hand with the recorded
+    actions.
+    """
     env = env_config.env_factory(env_config.tasks()[0])()
     try:
         for episode, seed in enumerate((5, 6, 7)):
-            first, end = demonstrations.episode_starts[episode], demonstrations.episode_starts[episode + 1]
+            first, end = (
+                demonstrations.episode_starts[episode],
+                demonstrations.episode_starts[episode + 1],
+            )
             observation, _ = env.reset(seed=seed)
             for frame in range(first, end):
-                assert np.array_equal(demonstrations.columns["observation.state"][frame], observation["agent_pos"].astype(np.float32))
-                assert np.array_equal(demonstrations.columns["observation.environment_state"][frame], observation["environment_state"].astype(np.float32))
-                observation, reward, terminated, truncated, info = env.step(demonstrations.columns["action"][frame])
+                assert np.array_equal(
+                    demonstrations.columns["observation.state"][frame],
+                    observation["agent_pos"].astype(np.float32),
+                )
+                assert np.array_equal(
+                    demonstrations.columns["observation.environment_state"][frame],
+                    observation["environment_state"].astype(np.float32),
+                )
+                observation, reward, terminated, truncated, info = env.step(
+                    demonstrations.columns["action"][frame]
+                )
                 assert demonstrations.columns["next.reward"][frame] == np.float32(reward)
                 assert demonstrations.columns["next.success"][frame] == info["is_success"]
-                assert demonstrations.columns["next.done"][frame] == (terminated or truncated) == (frame == end - 1)
+                assert (
+                    demonstrations.columns["next.done"][frame]
+                    == (terminated or truncated)
+                    == (frame == end - 1)
+                )
     finally:
         env.close()
 
@@ -56,21 +87,50 @@ def test_windows_against_a_loop(demonstrations):
         for frame in range(starts[episode], starts[episode + 1]):
             for ahead in range(5):
                 assert padded[frame, ahead] == (frame + ahead >= starts[episode + 1])
-                assert np.array_equal(chunks[frame, ahead], actions[min(frame + ahead, starts[episode + 1] - 1)])
+                assert np.array_equal(
+                    chunks[frame, ahead], actions[min(frame + ahead, starts[episode + 1] - 1)]
+                )
 
 
 def test_columns_are_those_of_lerobot(demonstrations):
-    assert set(demonstrations.columns) == {"observation.state", "observation.environment_state", "action", "next.reward", "next.success", "next.done", "timestamp", "frame_index",
-                                           "episode_index", "index", "task_index"}
+    assert set(demonstrations.columns) == {
+        "observation.state",
+        "observation.environment_state",
+        "action",
+        "next.reward",
+        "next.success",
+        "next.done",
+        "timestamp",
+        "frame_index",
+        "episode_index",
+        "index",
+        "task_index",
+    }
     assert demonstrations.info["codebase_version"] == "v3.0" and demonstrations.info["fps"] == 80
     stats = json.loads((demonstrations.folder / "meta/stats.json").read_text())
-    assert np.allclose(stats["action"]["mean"], demonstrations.columns["action"].mean(0, dtype=np.float64))
+    assert np.allclose(
+        stats["action"]["mean"], demonstrations.columns["action"].mean(0, dtype=np.float64)
+    )
 
 
 def test_pictures_survive(tmp_path):
     """What is decoded is what the policy would see, but for the compression."""
-    env_config = make_env_config("metaworld", task="reach-v3", obs_type="pixels_agent_pos", observation_height=64, observation_width=64, episode_length=4)
-    found = record_demonstrations(env_config, tmp_path / "data", policy="zero", n_episodes=2, only_successes=False, config=EvalConfig(batch_size=1))
+    env_config = make_env_config(
+        "metaworld",
+        task="reach-v3",
+        obs_type="pixels_agent_pos",
+        observation_height=64,
+        observation_width=64,
+        episode_length=4,
+    )
+    found = record_demonstrations(
+        env_config,
+        tmp_path / "data",
+        policy="zero",
+        n_episodes=2,
+        only_successes=False,
+        config=EvalConfig(batch_size=1),
+    )
     images = found.images("observation.image")
     assert images.shape == (8, 3, 64, 64) and images.dtype is torch.uint8
     env = env_config.env_factory(env_config.tasks()[0])()
@@ -81,13 +141,17 @@ def test_pictures_survive(tmp_path):
     assert np.allclose(np.ravel(stats["mean"]), images.float().mean((0, 2, 3)) / 255, atol=0.02)
 
 
-def test_a_crash_leaves_finished_episodes_and_the_recording_goes_on(env_config, demonstrations, tmp_path):
+def test_a_crash_leaves_finished_episodes_and_the_recording_goes_on(
+    env_config, demonstrations, tmp_path
+):
     class Crash(BaseException):
         pass
 
     import lerobot_nb.training.demonstrations as module
+
     folder, kept = tmp_path / "data", module.write_dataset
-    module.write_dataset = lambda *arguments: (_ for _ in ()).throw(Crash())          # the episodes have run, the data set is not written
+    # the episodes have run, the data set is not written
+    module.write_dataset = lambda *arguments: (_ for _ in ()).throw(Crash())
     try:
         with pytest.raises(Crash):
             record_demonstrations(env_config, folder, n_episodes=3, seed=5, config=TWO)
@@ -98,19 +162,34 @@ def test_a_crash_leaves_finished_episodes_and_the_recording_goes_on(env_config, 
     with pytest.raises(DemonstrationError, match="of other episodes"):
         record_demonstrations(env_config, folder, n_episodes=4, seed=5, config=TWO)
     lines = (folder / "recording/episodes.jsonl").read_text().splitlines(keepends=True)
-    (folder / "recording/episodes.jsonl").write_text("".join(lines[:2]))               # as if it had stopped after two
-    before = {path.name: path.stat().st_mtime_ns for path in (folder / "recording/episodes").iterdir()}
+    # as if it had stopped after two
+    (folder / "recording/episodes.jsonl").write_text("".join(lines[:2]))
+    before = {
+        path.name: path.stat().st_mtime_ns for path in (folder / "recording/episodes").iterdir()
+    }
     again = record_demonstrations(env_config, folder, n_episodes=3, seed=5, config=TWO)
-    assert len(before) == 3 and all(np.array_equal(again.columns[name], values) for name, values in demonstrations.columns.items())
+    assert len(before) == 3 and all(
+        np.array_equal(again.columns[name], values)
+        for name, values in demonstrations.columns.items()
+    )
 
 
-@pytest.mark.parametrize("break_it, words", [
-    (lambda folder: shutil.rmtree(folder / "meta"), "meta/info.json is missing"),
-    (lambda folder: (folder / "meta/info.json").write_text("{"), "can't be read"),
-    (lambda folder: (folder / "meta/info.json").write_text('{"codebase_version": "v2.1"}'), "version v2.1"),
-    (lambda folder: (folder / "data/chunk-000/file-000.parquet").write_bytes(b"PAR1"), "can't be read"),
-    (lambda folder: shutil.rmtree(folder / "data"), "can't be read"),
-])
+@pytest.mark.parametrize(
+    "break_it, words",
+    [
+        (lambda folder: shutil.rmtree(folder / "meta"), "meta/info.json is missing"),
+        (lambda folder: (folder / "meta/info.json").write_text("{"), "can't be read"),
+        (
+            lambda folder: (folder / "meta/info.json").write_text('{"codebase_version": "v2.1"}'),
+            "version v2.1",
+        ),
+        (
+            lambda folder: (folder / "data/chunk-000/file-000.parquet").write_bytes(b"PAR1"),
+            "can't be read",
+        ),
+        (lambda folder: shutil.rmtree(folder / "data"), "can't be read"),
+    ],
+)
 def test_damaged_data_sets(demonstrations, tmp_path, break_it, words):
     folder = tmp_path / "copy"
     shutil.copytree(demonstrations.folder, folder)
@@ -128,14 +207,20 @@ def test_somebody_elses_folder_is_left_alone(env_config, tmp_path):
 
 def test_recorder_changes_nothing(env_config, tmp_path):
     task = env_config.tasks()[0]
-    plain, wrapped = env_config.env_factory(task)(), recorded(env_config.env_factory(task), tmp_path, task.suite, task.task_id)()
+    plain, wrapped = (
+        env_config.env_factory(task)(),
+        recorded(env_config.env_factory(task), tmp_path, task.suite, task.task_id)(),
+    )
     try:
         for env in (plain, wrapped):
             env.reset(seed=3)
         for _ in range(4):
             action = np.full(4, 0.5, np.float32)
             one, other = plain.step(action), wrapped.step(action)
-            assert np.array_equal(one[0]["environment_state"], other[0]["environment_state"]) and one[1:4] == other[1:4]
+            assert (
+                np.array_equal(one[0]["environment_state"], other[0]["environment_state"])
+                and one[1:4] == other[1:4]
+            )
     finally:
         plain.close()
         wrapped.close()
@@ -143,48 +228,84 @@ def test_recorder_changes_nothing(env_config, tmp_path):
 
 # --- cloning ------------------------------------------------------------------------------------------------------------
 
+
 def test_loss_against_a_loop(demonstrations):
     config = TrainConfig(chunk_size=3, n_action_steps=1, hidden=(8,))
     data = TrainingData(demonstrations, config)
     network = ClonedNetwork(ClonedPolicyConfig(demonstrations.observation_shapes, 4, 3, 1, (8,)))
     network.set_statistics(network.flatten(data.inputs), data.actions)
     end = int(demonstrations.episode_starts[1])
-    rows = torch.tensor([0, end - 2, end - 1])                # the last ones have one and two actions that count
+    rows = torch.tensor([0, end - 2, end - 1])  # the last ones have one and two actions that count
     with torch.no_grad():
         loss = chunk_loss(network, *data.batch(rows))
         errors = []
         for row in rows.tolist():
-            predicted = network({name: values[row : row + 1] for name, values in data.inputs.items()})[0]
+            predicted = network(
+                {name: values[row : row + 1] for name, values in data.inputs.items()}
+            )[0]
             for ahead in range(3):
                 if row + ahead < end:
-                    errors.append((predicted[ahead] - (data.actions[row + ahead] - network.action_mean) / network.action_std).abs().mean())
+                    errors.append(
+                        (
+                            predicted[ahead]
+                            - (data.actions[row + ahead] - network.action_mean) / network.action_std
+                        )
+                        .abs()
+                        .mean()
+                    )
     assert len(errors) == 6 and torch.isclose(loss, torch.stack(errors).mean())
 
 
 def test_a_checkpoint_goes_through_every_entry(env_config, demonstrations, tmp_path):
     """Trained a little: the same records from the folder, from Python, and for any number of slots."""
-    training = Training(tmp_path / "training", demonstrations, env_config, TrainConfig(steps=40, batch_size=32, eval_freq=20, n_episodes=2, hidden=(32,)), eval_config=TWO).run(lambda line: None)
+    training = Training(
+        tmp_path / "training",
+        demonstrations,
+        env_config,
+        TrainConfig(steps=40, batch_size=32, eval_freq=20, n_episodes=2, hidden=(32,)),
+        eval_config=TWO,
+    ).run(lambda line: None)
     assert [result.step for result in training.results] == [20, 40]
     env = dataclasses.replace(env_config, episode_length=60)
     runs = {}
-    for name, config in (("one", EvalConfig(n_episodes=4, batch_size=1, max_batch=1)), ("three", EvalConfig(n_episodes=4, batch_size=3, max_batch=1, placement="driver"))):
+    for name, config in (
+        ("one", EvalConfig(n_episodes=4, batch_size=1, max_batch=1)),
+        ("three", EvalConfig(n_episodes=4, batch_size=3, max_batch=1, placement="driver")),
+    ):
         runs[name] = evaluate(env, str(training.checkpoint), config, output_dir=tmp_path / name)
     for one, other in zip(runs["one"].records(), runs["three"].records()):
         assert same_episode(one, other) == []
     identity = EvalRun.load(tmp_path / "one").manifest["policy"]
-    assert len(identity["weights_sha256"]) == 64 and identity["checkpoint"] == str(training.checkpoint)
+    assert len(identity["weights_sha256"]) == 64 and identity["checkpoint"] == str(
+        training.checkpoint
+    )
 
 
 def test_wrong_settings_and_wrong_checkpoints(env_config, demonstrations, tmp_path):
-    for wrong in ({"steps": 0}, {"steps": True}, {"batch_size": 1.5}, {"learning_rate": float("nan")}, {"n_action_steps": 9}):
+    for wrong in (
+        {"steps": 0},
+        {"steps": True},
+        {"batch_size": 1.5},
+        {"learning_rate": float("nan")},
+        {"n_action_steps": 9},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             TrainConfig(**wrong)
     config = TrainConfig(steps=1, eval_freq=0, hidden=(8,))
-    training = Training(tmp_path / "training", demonstrations, env_config, config).run(lambda line: None)
+    training = Training(tmp_path / "training", demonstrations, env_config, config).run(
+        lambda line: None
+    )
     with pytest.raises(TrainingError, match="another configuration"):
-        Training(tmp_path / "training", demonstrations, env_config, dataclasses.replace(config, seed=1))
+        Training(
+            tmp_path / "training", demonstrations, env_config, dataclasses.replace(config, seed=1)
+        )
     with pytest.raises(PolicyLoadError, match="observation.environment_state"):
-        Training(tmp_path / "pixels", demonstrations, make_env_config("metaworld", task="reach-v3", obs_type="pixels_agent_pos"), config)
+        Training(
+            tmp_path / "pixels",
+            demonstrations,
+            make_env_config("metaworld", task="reach-v3", obs_type="pixels_agent_pos"),
+            config,
+        )
     folder = training.checkpoint
     with pytest.raises((PolicyLoadError, ValueError), match="n_action_steps=99"):
         make_policy(str(folder), n_action_steps=99)
@@ -200,7 +321,12 @@ def test_wrong_settings_and_wrong_checkpoints(env_config, demonstrations, tmp_pa
 
 
 def test_a_training_that_diverges_says_so(env_config, demonstrations, tmp_path):
-    training = Training(tmp_path / "training", demonstrations, env_config, TrainConfig(steps=5, eval_freq=0, hidden=(8,)))
+    training = Training(
+        tmp_path / "training",
+        demonstrations,
+        env_config,
+        TrainConfig(steps=5, eval_freq=0, hidden=(8,)),
+    )
     training.network.head[0].weight.data.fill_(float("nan"))
     with pytest.raises(TrainingError, match="diverged"):
         training.run(lambda line: None)
@@ -208,6 +334,7 @@ def test_a_training_that_diverges_says_so(env_config, demonstrations, tmp_path):
 
 def test_trackers_are_imported_only_when_asked(tmp_path, monkeypatch):
     import sys
+
     assert make_tracker(None, tmp_path).log({"a": 1.0}, 1) is None
     monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(ImportError, match="pip install trackio"):
@@ -217,12 +344,35 @@ def test_trackers_are_imported_only_when_asked(tmp_path, monkeypatch):
 
 
 def test_train_notebook_smoke(tmp_path):
-    import papermill
     import nbformat
+    import papermill
+
     path = Path(__file__).resolve().parent.parent / "nbs/train.ipynb"
-    papermill.execute_notebook(str(path), str(tmp_path / "out.ipynb"), parameters={"steps": 1, "eval_freq": 1, "n_episodes": 1, "n_demonstrations": 1, "task": "reach-v3", "output_dir": str(tmp_path / "t")},
-                               cwd=str(tmp_path), progress_bar=False)
-    text = "".join(output.get("text", "") for cell in nbformat.read(tmp_path / "out.ipynb", 4).cells for output in cell.get("outputs", []))
+    papermill.execute_notebook(
+        str(path),
+        str(tmp_path / "out.ipynb"),
+        parameters={
+            "steps": 1,
+            "eval_freq": 1,
+            "n_episodes": 1,
+            "n_demonstrations": 1,
+            "task": "reach-v3",
+            "output_dir": str(tmp_path / "t"),
+        },
+        cwd=str(tmp_path),
+        progress_bar=False,
+    )
+    text = "".join(
+        output.get("text", "")
+        for cell in nbformat.read(tmp_path / "out.ipynb", 4).cells
+        for output in cell.get("outputs", [])
+    )
     assert "best: step 1" in text and (tmp_path / "t/checkpoints/best/model.safetensors").is_file()
     with pytest.raises(papermill.PapermillExecutionError, match="stepz"):
-        papermill.execute_notebook(str(path), str(tmp_path / "wrong.ipynb"), parameters={"stepz": 1}, cwd=str(tmp_path), progress_bar=False)
+        papermill.execute_notebook(
+            str(path),
+            str(tmp_path / "wrong.ipynb"),
+            parameters={"stepz": 1},
+            cwd=str(tmp_path),
+            progress_bar=False,
+        )

@@ -1,4 +1,5 @@
 """Modules beside the notebook: those of users that misbehave, and those that are called like Python's own."""
+
 import json
 import subprocess
 import sys
@@ -11,7 +12,11 @@ from lerobot_nb.envs.base import EnvFactory, import_user_module, library_path, r
 from lerobot_nb.envs.errors import shown
 
 ROOT = Path(__file__).resolve().parent.parent
-ENDS = {"leaves": "import sys\nsys.exit(3)\n", "parses": "import argparse\nargparse.ArgumentParser().parse_args(['--no-such-option'])\n", "interrupts": "raise SystemExit\n"}
+ENDS = {
+    "leaves": "import sys\nsys.exit(3)\n",
+    "parses": "import argparse\nargparse.ArgumentParser().parse_args(['--no-such-option'])\n",
+    "interrupts": "raise SystemExit\n",
+}
 
 
 @pytest.fixture
@@ -25,21 +30,61 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ENDS)
 def test_a_module_that_ends_the_program_is_named(name, folder, capsys):
-    for call in (lambda: resolve(f"{name}:Policy"), lambda: import_user_module(name, "package_name"), EnvFactory("gymnasium:make", {"id": "CartPole-v1"}, imports=(name,))):
+    for call in (
+        lambda: resolve(f"{name}:Policy"),
+        lambda: import_user_module(name, "package_name"),
+        EnvFactory("gymnasium:make", {"id": "CartPole-v1"}, imports=(name,)),
+    ):
         with pytest.raises(ImportError, match=rf"{name}'? .*sys.exit|{name}.*sys.exit") as caught:
             call()
         assert f"{name}.py, line" in str(caught.value)
 
 
-@pytest.mark.parametrize("words", [["--policy", "parses:Policy"], ["--benchmark", "gym", "--task", "CartPole-v1", "--policy", "random", "--env_kwargs", '{"package_name": "parses"}'],
-                                   ["--benchmark", "parses:Config"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--policy", "parses:Policy"],
+        [
+            "--benchmark",
+            "gym",
+            "--task",
+            "CartPole-v1",
+            "--policy",
+            "random",
+            "--env_kwargs",
+            '{"package_name": "parses"}',
+        ],
+        ["--benchmark", "parses:Config"],
+    ],
+)
 def test_the_command_line_says_so_with_2(words, folder):
-    done = subprocess.run([sys.executable, "-m", "lerobot_nb.cli", "eval", *words, "--output_dir", "run"], cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "parses.py" in done.stderr.splitlines()[-1] and "sys.exit(2)" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "lerobot_nb.cli", "eval", *words, "--output_dir", "run"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (
+        done.returncode == 2
+        and "parses.py" in done.stderr.splitlines()[-1]
+        and "sys.exit(2)" in done.stderr
+        and "Traceback" not in done.stderr
+    )
     assert not (folder / "run").exists()
 
 
-SHADOWS = ("random", "json", "pickle", "select", "tempfile", "subprocess", "logging", "selectors", "copy")
+SHADOWS = (
+    "random",
+    "json",
+    "pickle",
+    "select",
+    "tempfile",
+    "subprocess",
+    "logging",
+    "selectors",
+    "copy",
+)
 
 
 @pytest.fixture
@@ -77,13 +122,22 @@ print(done.stdout + done.stderr)
 
 
 def test_new_processes_find_users_modules_and_pythons_own(shadows):
-    code = NOTEBOOK.format(run=False).replace('from lerobot_nb import EvalConfig, evaluate\n', "")
+    code = NOTEBOOK.format(run=False).replace("from lerobot_nb import EvalConfig, evaluate\n", "")
     start = "import random, json, pickle, select, tempfile, subprocess, logging, selectors, copy\n"
-    done = subprocess.run([sys.executable, "-I", "-c", start + code], cwd=shadows, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", start + code],
+        cwd=shadows,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.stdout.strip() == "7", done.stderr
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 can't start a fork server that leaves the current folder out")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="Python 3.10 can't start a fork server that leaves the current folder out",
+)
 def test_workers_start_beside_a_random_py(shadows):
     code = """
 import sys, random, json, pickle, select, tempfile, subprocess, logging, selectors, copy
@@ -97,7 +151,13 @@ worker.close()
 assert sys.path[0] == ""
 """
     (shadows / "run_it.txt").write_text(code)
-    done = subprocess.run([sys.executable, "-I", "-c", f"exec(open({str(shadows / 'run_it.txt')!r}).read())"], cwd=shadows, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"exec(open({str(shadows / 'run_it.txt')!r}).read())"],
+        cwd=shadows,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
     assert done.returncode == 0 and "action_space" in done.stdout, done.stderr[-2000:]
 
 
@@ -107,16 +167,26 @@ def test_a_network_is_shown_in_a_line():
     assert len(shown(network)) == 120 and "\n" not in shown(network)
     from lerobot_nb import evaluate, make_policy
 
-    for call in (lambda: make_policy(network), lambda: evaluate("metaworld", network), lambda: evaluate("metaworld", "expert", network)):
+    for call in (
+        lambda: make_policy(network),
+        lambda: evaluate("metaworld", network),
+        lambda: evaluate("metaworld", "expert", network),
+    ):
         with pytest.raises(TypeError) as caught:
             call()
         assert len(str(caught.value)) < 500 and "\n" not in str(caught.value)
     assert shown(np.zeros(2)) == "array([0., 0.])"
 
 
-@pytest.mark.parametrize("words, expected", [
-    (["--render", "none", "--n_episodes_to_render", "3"], "first:3"), (["--task", ""], "task is empty"), (["--task", "  "], "task is empty"), (["--policy", ""], "policy is empty"),
-])
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["--render", "none", "--n_episodes_to_render", "3"], "first:3"),
+        (["--task", ""], "task is empty"),
+        (["--task", "  "], "task is empty"),
+        (["--policy", ""], "policy is empty"),
+    ],
+)
 def test_contradictions_and_empty_words_are_refused(words, expected, tmp_path, monkeypatch, capsys):
     from lerobot_nb.cli import main
 
@@ -130,4 +200,9 @@ def test_contradictions_and_empty_words_are_refused(words, expected, tmp_path, m
 
     values = dict(zip([word.removeprefix("--") for word in words[::2]], words[1::2]))
     with pytest.raises(ValueError):
-        EvalParameters(**{name: json.loads(value) if value.isdigit() else value for name, value in values.items()}).check()
+        EvalParameters(
+            **{
+                name: json.loads(value) if value.isdigit() else value
+                for name, value in values.items()
+            }
+        ).check()

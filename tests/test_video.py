@@ -1,4 +1,5 @@
 """Videos: what is read back is what was written, and nothing is left behind when it goes wrong."""
+
 import multiprocessing
 import os
 import resource
@@ -21,7 +22,7 @@ av = pytest.importorskip("av")
 def picture(i, height=64, width=96):
     frame = np.full((height, width, 3), 30, np.uint8)
     left = (3 * i) % (width - 16)
-    frame[height // 4: height // 2, left: left + 16] = (200, 80, 40)
+    frame[height // 4 : height // 2, left : left + 16] = (200, 80, 40)
     return frame
 
 
@@ -29,25 +30,44 @@ def read(path):
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
-        return SimpleNamespace(frames=frames, fps=stream.average_rate, pix_fmt=stream.codec_context.pix_fmt, codec=stream.codec_context.name,
-                               duration_s=float(stream.duration * stream.time_base))
+        return SimpleNamespace(
+            frames=frames,
+            fps=stream.average_rate,
+            pix_fmt=stream.codec_context.pix_fmt,
+            codec=stream.codec_context.name,
+            duration_s=float(stream.duration * stream.time_base),
+        )
 
 
-@pytest.mark.parametrize("size", [(64, 96), (63, 96), (64, 95), (63, 95), (2, 2), (1, 1), (480, 480)])
+@pytest.mark.parametrize(
+    "size", [(64, 96), (63, 96), (64, 95), (63, 95), (2, 2), (1, 1), (480, 480)]
+)
 @pytest.mark.parametrize("fps", [10, 80, 20.0, 29.97])
 def test_sizes_and_rates(tmp_path, size, fps):
     height, width = size
-    frames = [np.random.default_rng(i).integers(0, 255, (height, width, 3), dtype=np.uint8) if height < 5 else picture(i, height, width) for i in range(12)]
+    frames = [
+        np.random.default_rng(i).integers(0, 255, (height, width, 3), dtype=np.uint8)
+        if height < 5
+        else picture(i, height, width)
+        for i in range(12)
+    ]
     with VideoWriter(tmp_path / "film.mp4", fps) as writer:
         for frame in frames:
             writer.write(frame)
     film = read(tmp_path / "film.mp4")
     assert len(film.frames) == 12 == writer.n_frames
     assert film.frames[0].shape == (height + height % 2, width + width % 2, 3)
-    assert float(film.fps) == pytest.approx(fps, rel=1e-4) and film.pix_fmt == "yuv420p" and film.codec == "h264"
+    assert (
+        float(film.fps) == pytest.approx(fps, rel=1e-4)
+        and film.pix_fmt == "yuv420p"
+        and film.codec == "h264"
+    )
     assert film.duration_s == pytest.approx(12 / fps, rel=1e-3)
     if height > 5:
-        assert all(np.abs(a[:height, :width].astype(int) - b).mean() < 4 for a, b in zip(film.frames, frames))
+        assert all(
+            np.abs(a[:height, :width].astype(int) - b).mean() < 4
+            for a, b in zip(film.frames, frames)
+        )
     assert os.listdir(tmp_path) == ["film.mp4"]
 
 
@@ -96,7 +116,16 @@ def test_an_older_film_stays_until_the_new_one_is_complete(tmp_path):
     assert len(read(tmp_path / "film.mp4").frames) == 5
 
 
-@pytest.mark.parametrize("frame", [np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8), None])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        np.zeros((4, 4, 3)),
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 4), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+        None,
+    ],
+)
 def test_what_is_no_frame(tmp_path, frame):
     with pytest.raises(VideoError, match="height, width, 3"):
         VideoWriter(tmp_path / "film.mp4", 25).write(frame)
@@ -150,7 +179,7 @@ def test_a_killed_process_leaves_nothing_under_the_final_name(tmp_path):
     while not (files.videos.exists() and os.listdir(files.videos)):
         time.sleep(0.02)
     time.sleep(0.2)
-    assert files.delete_unrecorded_videos() == []            # its writer lives
+    assert files.delete_unrecorded_videos() == []  # its writer lives
     process.kill()
     process.join()
     assert not path.exists()
@@ -179,9 +208,23 @@ def spec(i):
     return SimpleNamespace(episode_index=i)
 
 
-@pytest.mark.parametrize("rule, limit, films, keeps_success", [
-    ("none", None, 0, True), ("none", 0, 0, True), ("first:0", None, 0, True), ("first:3", None, 3, True), ("First: 3 ", None, 3, True), ("first:3", 2, 2, True),
-    ("first:3", 9, 3, True), ("all", None, 10, True), ("all", 4, 4, True), ("failures", None, 10, False), ("failures", 4, 4, False), ("failures", 0, 0, False)])
+@pytest.mark.parametrize(
+    "rule, limit, films, keeps_success",
+    [
+        ("none", None, 0, True),
+        ("none", 0, 0, True),
+        ("first:0", None, 0, True),
+        ("first:3", None, 3, True),
+        ("First: 3 ", None, 3, True),
+        ("first:3", 2, 2, True),
+        ("first:3", 9, 3, True),
+        ("all", None, 10, True),
+        ("all", 4, 4, True),
+        ("failures", None, 10, False),
+        ("failures", 4, 4, False),
+        ("failures", 0, 0, False),
+    ],
+)
 def test_rules(rule, limit, films, keeps_success):
     parsed = RenderRule.parse(rule, limit)
     assert [parsed.wanted(spec(i)) for i in range(10)] == [i < films for i in range(10)]
@@ -189,17 +232,61 @@ def test_rules(rule, limit, films, keeps_success):
     assert parsed.keep(True) == keeps_success and parsed.keep(False) and parsed.keep(None)
 
 
-@pytest.mark.parametrize("rule, limit", [("", None), ("first", None), ("first:-1", None), ("first:1.5", None), ("successes", None), (None, None), (3, None), (True, None),
-                                         ("all", -1), ("all", 1.5), ("all", "3"), ("all", True), ("none", 2)])
+@pytest.mark.parametrize(
+    "rule, limit",
+    [
+        ("", None),
+        ("first", None),
+        ("first:-1", None),
+        ("first:1.5", None),
+        ("successes", None),
+        (None, None),
+        (3, None),
+        (True, None),
+        ("all", -1),
+        ("all", 1.5),
+        ("all", "3"),
+        ("all", True),
+        ("none", 2),
+    ],
+)
 def test_wrong_rules_say_what_is_allowed(rule, limit):
     with pytest.raises(ValueError, match="render"):
         RenderRule.parse(rule, limit)
 
 
 def test_names_are_safe_unique_and_can_be_read_back():
-    suites = ("mt10", "a/b", "a-b", "a b", "pick red", "pick-red", "../..", "..", "", "ALE/Pong v5", "x\0y", "ü", "抓取", "移动", "a_1_0002", "=20", "%20", "a.2")
+    suites = (
+        "mt10",
+        "a/b",
+        "a-b",
+        "a b",
+        "pick red",
+        "pick-red",
+        "../..",
+        "..",
+        "",
+        "ALE/Pong v5",
+        "x\0y",
+        "ü",
+        "抓取",
+        "移动",
+        "a_1_0002",
+        "=20",
+        "%20",
+        "a.2",
+    )
     names = [video_name(suite, 1, 2) for suite in suites]
     assert len(set(names)) == len(suites)
     for suite, name in zip(suites, names):
-        assert Path(name).name == name and name.isascii() and name.endswith("_1_0002.mp4") and not name.startswith(".")
-        assert parse_video_name(name) == parse_video_name(name.replace(".mp4", ".3.mp4")) == (suite, 1, 2)
+        assert (
+            Path(name).name == name
+            and name.isascii()
+            and name.endswith("_1_0002.mp4")
+            and not name.startswith(".")
+        )
+        assert (
+            parse_video_name(name)
+            == parse_video_name(name.replace(".mp4", ".3.mp4"))
+            == (suite, 1, 2)
+        )

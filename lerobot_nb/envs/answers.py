@@ -24,9 +24,13 @@ def checked_reward(reward: Any) -> float:
 
 
 def checked_observation(observation: Any, call: str) -> Any:
-    """The observation itself. ValueError where there is none: without it the policy would see the one before. call: "reset" or "step"."""
+    """The observation itself. ValueError where there is none: without it the policy would see the
+    one before. call: "reset" or "step".
+    """
     if observation is None:
-        raise ValueError(f"{call}() returned None as the observation; it must return one (only step(action, observe=False) may return None)")
+        raise ValueError(
+            f"{call}() returned None as the observation; it must return one (only step(action, observe=False) may return None)"
+        )
     return observation
 
 # %% ../../nbs/envs/answers.ipynb #fb110383
@@ -36,7 +40,8 @@ TEXT_NAMES = ("task_description", "task", "instruction", "language_instruction",
 def text_in(observation: Any) -> str | None:
     """The text in an observation, a dictionary; None where there is none.
 
-    Of several, one that is called as in `TEXT_NAMES`. ValueError where none is: which of them is the instruction can't be told.
+    Of several, one that is called as in `TEXT_NAMES`. ValueError where none is: which of them is
+    the instruction can't be told.
     """
     if not isinstance(observation, Mapping):
         return observation if isinstance(observation, str) else None
@@ -46,21 +51,25 @@ def text_in(observation: Any) -> str | None:
     for name in TEXT_NAMES:
         if name in texts:
             return texts[name]
-    raise ValueError(f"the observation has the texts {', '.join(map(repr, texts))}; name the one that is the instruction 'task_description', or put it into the info of reset()")
+    raise ValueError(
+        f"the observation has the texts {', '.join(map(repr, texts))}; name the one that is the instruction 'task_description', or put it into the info of reset()"
+    )
 
 
 def instruction_of(env: Any, info: Mapping[str, Any], observation: Any, description: str) -> str:
     """What the policy is told in the episode that `env.reset()` has just begun.
 
-    info["task_description"], else a text in the observation, else `description` (the task's own), else the environment's attribute `task_description` or `task`,
-    else an empty text.
+    info["task_description"], else a text in the observation, else `description` (the task's own),
+    else the environment's attribute `task_description` or `task`, else an empty text.
     """
     given = given_instruction(info, observation)
     return given if given is not None else description or description_of(env)
 
 
 def given_instruction(info: Mapping[str, Any], observation: Any) -> str | None:
-    """The instruction that an environment gives for an episode, in the `info` or the observation of its reset; None where it gives none."""
+    """The instruction that an environment gives for an episode, in the `info` or the observation of
+    its reset; None where it gives none.
+    """
     told = info.get("task_description")
     if told is None:
         return text_in(observation)
@@ -70,7 +79,9 @@ def given_instruction(info: Mapping[str, Any], observation: Any) -> str | None:
 
 
 def description_of(env: Any) -> str:
-    """The attribute `task_description` of an environment, or its `task`, where that is a text; else an empty text."""
+    """The attribute `task_description` of an environment, or its `task`, where that is a text; else
+    an empty text.
+    """
     for name in ("task_description", "task"):
         try:
             value = env.get_wrapper_attr(name)
@@ -82,11 +93,15 @@ def description_of(env: Any) -> str:
 
 # %% ../../nbs/envs/answers.ipynb #a0762beb
 def own_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy that shares nothing with the environment. TypeError, naming it, for a value that can't be copied."""
+    """A copy that shares nothing with the environment. TypeError, naming it, for a value that can't
+    be copied.
+    """
     copied = {}
     for name, value in info.items():
         try:
             copied[name] = copy.deepcopy(value)
-        except Exception as error:      # copying runs whatever code the value brings along
-            raise TypeError(f"info[{name!r}] can't be copied ({type(error).__name__}: {error}); an environment's info should hold plain data") from error
+        except Exception as error:  # copying runs whatever code the value brings along
+            raise TypeError(
+                f"info[{name!r}] can't be copied ({type(error).__name__}: {error}); an environment's info should hold plain data"
+            ) from error
     return copied

@@ -14,22 +14,32 @@ from typing import Any, NoReturn
 
 # %% ../../nbs/envs/arguments.ipynb #f456f097
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'n_episodes'?`, with a space before it, or an empty text where nothing is near."""
+    """` Did you mean 'n_episodes'?`, with a space before it, or an empty text where nothing is
+    near.
+    """
     near = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` for which dashes and underscores in the names of options are the same, and that suggests the nearest option for an unknown one."""
+    """An `argparse.ArgumentParser` for which dashes and underscores in the names of options are the
+    same, and that suggests the nearest option for an unknown one.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False} | kwargs)
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """As argparse does it; an unknown option ends the program with status 2 and the nearest option."""
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """As argparse does it; an unknown option ends the program with status 2 and the nearest
+        option.
+        """
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)
-        return super().parse_known_args([*map(self._known_spelling, words[:end]), *words[end:]], namespace)
+        return super().parse_known_args(
+            [*map(self._known_spelling, words[:end]), *words[end:]], namespace
+        )
 
     def _known_spelling(self, word: str) -> str:
         if not word.startswith("--") or word == "--":
@@ -42,4 +52,6 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def _unknown_option(self, name: str) -> NoReturn:
         options = [option for option in self._option_string_actions if option.startswith("--")]
-        self.error(f"unrecognized arguments: there is no option {name}.{did_you_mean(name, options)} --help lists them.")
+        self.error(
+            f"unrecognized arguments: there is no option {name}.{did_you_mean(name, options)} --help lists them."
+        )

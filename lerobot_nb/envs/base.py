@@ -44,27 +44,42 @@ def resolve(path: str) -> Any:
 
 
 def import_user_module(
-    name: str,             # of a module that a user wrote or chose
-    asked: str,            # what asked for it, for the message
+    name: str,  # of a module that a user wrote or chose
+    asked: str,  # what asked for it, for the message
 ) -> ModuleType:
-    """The module. ImportError that names it, whatever it does when it is imported: also where it ends the program (`sys.exit`, argparse)."""
+    """The module. ImportError that names it, whatever it does when it is imported: also where it
+    ends the program (`sys.exit`, argparse).
+    """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"{asked}: no module {error.name!r} can be imported here; install it, start from its folder, or put its folder on PYTHONPATH") from error
+        raise ImportError(
+            f"{asked}: no module {error.name!r} can be imported here; install it, start from its folder, or put its folder on PYTHONPATH"
+        ) from error
     except SystemExit as error:
         raise ImportError(
             f"{asked}: importing {name!r} calls sys.exit({error.code!r}) in {_last_line_of(error)}; "
-            "what a script does when it is run belongs behind `if __name__ == \"__main__\":`"
+            'what a script does when it is run belongs behind `if __name__ == "__main__":`'
         ) from error
-    except Exception as error:                   # whatever else the module does when it is imported
-        where = f"{error.filename}, line {error.lineno}" if isinstance(error, SyntaxError) else _last_line_of(error)
-        raise ImportError(f"{asked}: importing {name!r} failed in {where}: {type(error).__name__}: {error}") from error
+    except Exception as error:  # whatever else the module does when it is imported
+        where = (
+            f"{error.filename}, line {error.lineno}"
+            if isinstance(error, SyntaxError)
+            else _last_line_of(error)
+        )
+        raise ImportError(
+            f"{asked}: importing {name!r} failed in {where}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _last_line_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if frame.filename not in (argparse.__file__, importlib.__file__) and not frame.filename.startswith("<frozen")]
+    users = [
+        frame
+        for frame in frames
+        if frame.filename not in (argparse.__file__, importlib.__file__)
+        and not frame.filename.startswith("<frozen")
+    ]
     last = (users or frames)[-1]
     return f"{last.filename}, line {last.lineno}"
 
@@ -75,8 +90,8 @@ def import_path(thing: Any) -> str:
     Raises
     ------
     ValueError
-        For what another process could not import: things defined in a notebook cell, in `__main__` or inside a
-        function.
+        For what another process could not import: things defined in a notebook cell, in `__main__`
+        or inside a function.
     """
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if module in (None, "__main__", "builtins") or name is None or "<" in name:
@@ -88,7 +103,9 @@ def import_path(thing: Any) -> str:
 
 # %% ../../nbs/envs/base.ipynb #c1a0b004
 def library_path() -> list[str]:
-    """`sys.path` with the current folder at its end. As it is where this package itself is imported from the current folder (a clone that is not installed)."""
+    """`sys.path` with the current folder at its end. As it is where this package itself is imported
+    from the current folder (a clone that is not installed).
+    """
     here = os.getcwd()
     places = [os.path.abspath(place) for place in sys.path]
     if "__file__" in globals() and os.path.samefile(Path(__file__).parents[2], here):
@@ -98,7 +115,9 @@ def library_path() -> list[str]:
 
 
 def new_python(code: str) -> list[str]:
-    """The command that runs `code` in a new Python which finds what this one finds, the current folder last."""
+    """The command that runs `code` in a new Python which finds what this one finds, the current
+    folder last.
+    """
     return [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {library_path()!r}; {code}"]
 
 # %% ../../nbs/envs/base.ipynb #f302514d
@@ -113,10 +132,13 @@ class TaskInfo:
     max_episode_steps
         Control steps after which an episode is cut off; None where only the environment knows.
     n_init_states
-        Stored initial states to choose from; None for tasks that are initialised by their seed alone.
+        Stored initial states to choose from; None for tasks that are initialised by their seed
+        alone.
     init_state_ids
-        The stored initial states that episodes begin from, in this order; None: all of them, from the first one on.
+        The stored initial states that episodes begin from, in this order; None: all of them, from
+        the first one on.
     """
+
     suite: str
     task_id: int
     name: str
@@ -129,6 +151,7 @@ class TaskInfo:
 @dataclass(frozen=True)
 class EpisodeSpec:
     """One unit of work. Together with the policy it decides the episode completely."""
+
     suite: str
     task_id: int
     episode_index: int
@@ -146,6 +169,7 @@ class EpisodeSpec:
 # %% ../../nbs/envs/base.ipynb #ea9dce23
 class FeatureType(str, Enum):
     """What a feature is to a policy."""
+
     STATE = "STATE"
     VISUAL = "VISUAL"
     ENV = "ENV"
@@ -155,6 +179,7 @@ class FeatureType(str, Enum):
 @dataclass(frozen=True)
 class PolicyFeature:
     """Type and shape (without the batch dimension) of one input or output of a policy."""
+
     type: FeatureType
     shape: tuple[int, ...]
 
@@ -172,6 +197,7 @@ class EnvFactory:
     imports
         Modules imported first, where that registers Gymnasium ids.
     """
+
     target: str
     kwargs: dict = field(default_factory=dict)
     imports: tuple[str, ...] = ()
@@ -182,7 +208,9 @@ class EnvFactory:
         try:
             key = json.dumps([self.target, self.kwargs, list(self.imports)], sort_keys=True)
         except TypeError as error:
-            raise TypeError(f"the arguments of {self.target} must be plain data (numbers, strings, lists, dicts): {error}") from None
+            raise TypeError(
+                f"the arguments of {self.target} must be plain data (numbers, strings, lists, dicts): {error}"
+            ) from None
         object.__setattr__(self, "_key", key)
 
     @property
@@ -204,5 +232,7 @@ class EnvFactory:
 
     @property
     def lazy(self) -> bool:
-        """Whether the environment knows its spaces without starting a simulator (its class says `lazy = True`)."""
+        """Whether the environment knows its spaces without starting a simulator (its class says
+        `lazy = True`).
+        """
         return bool(getattr(resolve(self.target), "lazy", False))

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from .base import EnvFactory, FeatureType, PolicyFeature, TaskInfo, resolve
-from .settings import Checked, Following, Setting, checked, split_ids, split_names, unknown_name
+from lerobot_nb.envs.settings import (
+    Checked,
+    Following,
+    Setting,
+    checked,
+    split_ids,
+    split_names,
+    unknown_name,
+)
 
 # %% ../../nbs/envs/config.ipynb #a3f252da
 _BUILT_IN = {
@@ -41,34 +49,79 @@ def _feature_names(value: Any, name: str) -> dict[str, str]:
     return found
 
 
-# kinds that parameters of an evaluation and constructors of environments have in common with the fields of a configuration
-TaskNames = Annotated[str | Sequence[str] | None, Setting("suite, task, or several with commas between them; what is allowed is the benchmark's to say", convert=_names)]
-TaskIds = Annotated[Sequence[int] | str | int | None, Setting("which tasks of a suite, by their number in it: [0, 3] or '0-4,7'; None: all", convert=split_ids)]
+# kinds that parameters of an evaluation and constructors of environments have in common with the
+# fields of a configuration
+TaskNames = Annotated[
+    str | Sequence[str] | None,
+    Setting(
+        "suite, task, or several with commas between them; what is allowed is the benchmark's to say",
+        convert=_names,
+    ),
+]
+TaskIds = Annotated[
+    Sequence[int] | str | int | None,
+    Setting(
+        "which tasks of a suite, by their number in it: [0, 3] or '0-4,7'; None: all",
+        convert=split_ids,
+    ),
+]
 ObsType = Annotated[str, Setting("pixels_agent_pos, pixels or state (no images)")]
-RenderMode = Annotated[Literal["rgb_array"] | None, Setting("rgb_array, or None where nothing is ever rendered besides the observation")]
-Privileged = Annotated[bool, Setting("add the simulator's ground truth to the observation, for scripted experts")]
-EpisodeLength = Annotated[int | None, Setting("control steps after which an episode is cut off; None: the benchmark's own limit", least=1)]
-Pixels = Annotated[int, Setting("size of an image in pixels", least=1, most=4096)]                # larger than any camera; 48 MiB a picture
-Text = Annotated[str | None, Setting("text for language-conditioned policies; None: the benchmark's own")]
-Texts = Annotated[dict[str, str] | None, Setting("texts for the policy that replace the benchmark's own, such as the ones that a checkpoint was trained with: {task: text}")]
+RenderMode = Annotated[
+    Literal["rgb_array"] | None,
+    Setting("rgb_array, or None where nothing is ever rendered besides the observation"),
+]
+Privileged = Annotated[
+    bool, Setting("add the simulator's ground truth to the observation, for scripted experts")
+]
+EpisodeLength = Annotated[
+    int | None,
+    Setting(
+        "control steps after which an episode is cut off; None: the benchmark's own limit", least=1
+    ),
+]
+# larger than any camera; 48 MiB a picture
+Pixels = Annotated[int, Setting("size of an image in pixels", least=1, most=4096)]
+Text = Annotated[
+    str | None, Setting("text for language-conditioned policies; None: the benchmark's own")
+]
+Texts = Annotated[
+    dict[str, str] | None,
+    Setting(
+        "texts for the policy that replace the benchmark's own, such as the ones that a checkpoint was trained with: {task: text}"
+    ),
+]
 
 
 @dataclass(frozen=True)
 class EnvConfig(metaclass=Checked):
     """Base of the configurations of benchmarks.
 
-    A subclass is a frozen dataclass, too. Its fields are checked against their annotations (see `Setting`), and `dataclasses.replace` makes a changed copy.
-    Nested observations are joined with a slash: `pixels/image`; images have the shape (H, W, 3).
+    A subclass is a frozen dataclass, too. Its fields are checked against their annotations (see
+    `Setting`), and `dataclasses.replace` makes a changed copy. Nested observations are joined with
+    a slash: `pixels/image`; images have the shape (H, W, 3).
     """
+
     task: TaskNames = None
     task_ids: TaskIds = None
     fps: Annotated[int, Setting("control steps per second of simulated time", least=1)] = 30
-    features: Annotated[Following, Setting(
-        "observations and actions, {name: PolicyFeature}; follow from the other fields unless they are given", convert=_features
-    )] = Following(lambda config: config.default_features())
-    features_map: Annotated[Following, Setting(
-        "the name that a policy knows each feature by, {name: 'observation.…'}; follows from the features unless it is given", convert=_feature_names
-    )] = Following(lambda config: {name: _policy_name(name, feature) for name, feature in config.features.items()})
+    features: Annotated[
+        Following,
+        Setting(
+            "observations and actions, {name: PolicyFeature}; follow from the other fields unless they are given",
+            convert=_features,
+        ),
+    ] = Following(lambda config: config.default_features())
+    features_map: Annotated[
+        Following,
+        Setting(
+            "the name that a policy knows each feature by, {name: 'observation.…'}; follows from the features unless it is given",
+            convert=_feature_names,
+        ),
+    ] = Following(
+        lambda config: {
+            name: _policy_name(name, feature) for name, feature in config.features.items()
+        }
+    )
     obs_type: ObsType = "pixels_agent_pos"
     render_mode: RenderMode = "rgb_array"
     privileged: Privileged = False
@@ -76,14 +129,19 @@ class EnvConfig(metaclass=Checked):
     observation_height: Annotated[Pixels, Setting("height of camera images, in pixels")] = 256
     observation_width: Annotated[Pixels, Setting("width of camera images, in pixels")] = 256
 
-    env_target: ClassVar[str | None] = None             # "package.module:Class" of the environment
-    imports: ClassVar[tuple[str, ...]] = ()             # modules that register Gymnasium ids, imported in whatever process builds
-    preload: ClassVar[tuple[str, ...]] = ()             # heavy modules that the fork server imports once for all workers
-    expert: ClassVar[str | None] = None                 # "package.module:Class" of the benchmark's scripted expert
+    env_target: ClassVar[str | None] = None  # "package.module:Class" of the environment
+    # modules that register Gymnasium ids, imported in whatever process builds
+    imports: ClassVar[tuple[str, ...]] = ()
+    # heavy modules that the fork server imports once for all workers
+    preload: ClassVar[tuple[str, ...]] = ()
+    expert: ClassVar[str | None] = None  # "package.module:Class" of the benchmark's scripted expert
     obs_types: ClassVar[tuple[str, ...]] = ("pixels_agent_pos", "pixels", "state")
-    reports_success: ClassVar[bool] = False             # True: every episode is a success or a failure, also one that reports nothing; False: what a task's episodes report decides
-    quick: ClassVar[Mapping[str, Any]] = {}             # fields that stand in where nobody names a task: a few quick ones
-    aliases: ClassVar[Mapping[str, str]] = {}           # second names of fields: {alias: field}
+    # True: every episode is a success or a failure, also one that reports nothing; False: what a
+    # task's episodes report decides
+    reports_success: ClassVar[bool] = False
+    # fields that stand in where nobody names a task: a few quick ones
+    quick: ClassVar[Mapping[str, Any]] = {}
+    aliases: ClassVar[Mapping[str, str]] = {}  # second names of fields: {alias: field}
 
     def __post_init__(self) -> None:
         if self.obs_type not in self.obs_types:
@@ -91,7 +149,9 @@ class EnvConfig(metaclass=Checked):
 
     # what a benchmark says
     def tasks(self) -> list[TaskInfo]:
-        """The tasks that are asked for, in order; quick, without a simulator. ValueError for a name or a number that doesn't exist."""
+        """The tasks that are asked for, in order; quick, without a simulator. ValueError for a name
+        or a number that doesn't exist.
+        """
         raise NotImplementedError(f"{type(self).__name__} doesn't list its tasks: override tasks()")
 
     def default_features(self) -> dict[str, PolicyFeature]:
@@ -104,17 +164,28 @@ class EnvConfig(metaclass=Checked):
             raise NotImplementedError(
                 f"{type(self).__name__} doesn't say how its environment is built: set env_target = 'my_module:MyEnv', or override env_factory(task)"
             )
-        return EnvFactory(self.env_target, {"task": task.name, **self.gym_kwargs}, imports=self.imports)
+        return EnvFactory(
+            self.env_target, {"task": task.name, **self.gym_kwargs}, imports=self.imports
+        )
 
     @property
     def gym_kwargs(self) -> dict[str, Any]:
         """Keyword arguments that the environment of every task is given."""
-        names = ("obs_type", "render_mode", "privileged", "episode_length", "observation_height", "observation_width")
+        names = (
+            "obs_type",
+            "render_mode",
+            "privileged",
+            "episode_length",
+            "observation_height",
+            "observation_width",
+        )
         return {name: getattr(self, name) for name in names}
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """What makes an episode easier or harder (time limits, settling, …), for the manifest and for the comparison of two runs."""
+        """What makes an episode easier or harder (time limits, settling, …), for the manifest and
+        for the comparison of two runs.
+        """
         return {"benchmark": self.type, "episode_length": self.episode_length, "fps": self.fps}
 
     def needs_opengl(self, films: bool) -> bool:
@@ -122,28 +193,39 @@ class EnvConfig(metaclass=Checked):
         return films or self.obs_type != "state"
 
     def check(self) -> list[str]:
-        """Warnings about this machine, found in under two seconds; OSError with the cure where the benchmark can't run on it."""
+        """Warnings about this machine, found in under two seconds; OSError with the cure where the
+        benchmark can't run on it.
+        """
         return []
 
     def check_workers(self) -> None:
-        """ValueError, with the cure, where no worker process could build the environments. Called only where there are to be worker processes."""
+        """ValueError, with the cure, where no worker process could build the environments. Called
+        only where there are to be worker processes.
+        """
 
     def get_env_processors(self) -> tuple[Any, Any]:
-        """Pipelines around the policy: one for batches of observations, one for actions. Here they change nothing."""
+        """Pipelines around the policy: one for batches of observations, one for actions. Here they
+        change nothing.
+        """
         from lerobot_nb.envs.processors import ProcessorPipeline
 
         return ProcessorPipeline(), ProcessorPipeline()
 
     # what follows from it
-    def create_envs(self, n_envs: int = 1, use_async_envs: bool = True) -> dict[str, dict[int, Any]]:
-        """`{suite: {task_id: LazyVectorEnv}}`; no process and no simulator exists before the first use of one.
+    def create_envs(
+        self, n_envs: int = 1, use_async_envs: bool = True
+    ) -> dict[str, dict[int, Any]]:
+        """`{suite: {task_id: LazyVectorEnv}}`; no process and no simulator exists before the first
+        use of one.
 
         Parameters
         ----------
         n_envs
-            Environments in each vector; over the whole mapping at most this many simulators live at a time.
+            Environments in each vector; over the whole mapping at most this many simulators live at
+            a time.
         use_async_envs
-            Worker processes; False steps the environments one after another in this process, for debugging.
+            Worker processes; False steps the environments one after another in this process, for
+            debugging.
         """
         n_envs = checked("n_envs", n_envs, Annotated[int, Setting(least=1)])
         use_async_envs = checked("use_async_envs", use_async_envs, bool)
@@ -157,30 +239,45 @@ class EnvConfig(metaclass=Checked):
         for name, registered in _REGISTERED.items():
             if registered is type(self):
                 return name
-        raise TypeError(f"{type(self).__name__} is not registered; put @EnvConfig.register('my_benchmark') above its @dataclass(frozen=True)")
+        raise TypeError(
+            f"{type(self).__name__} is not registered; put @EnvConfig.register('my_benchmark') above its @dataclass(frozen=True)"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that JSON can hold; `from_dict` takes it back."""
-        data: dict[str, Any] = {"type": self.type, "class": f"{type(self).__module__}:{type(self).__qualname__}"}
+        data: dict[str, Any] = {
+            "type": self.type,
+            "class": f"{type(self).__module__}:{type(self).__qualname__}",
+        }
         for part in dataclasses.fields(self):
             value = getattr(self, part.name)
             if part.name == "features":
-                value = {name: {"type": feature.type.value, "shape": list(feature.shape)} for name, feature in value.items()}
+                value = {
+                    name: {"type": feature.type.value, "shape": list(feature.shape)}
+                    for name, feature in value.items()
+                }
             data[part.name] = value
         try:
             return json.loads(json.dumps(data, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise TypeError(f"the {self.type} configuration must be plain data (numbers, strings, lists, dicts): {error}") from None
+            raise TypeError(
+                f"the {self.type} configuration must be plain data (numbers, strings, lists, dicts): {error}"
+            ) from None
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> "EnvConfig":
-        """The configuration that `to_dict` described. Features that were stored, and are what follows from the other fields, are not taken for given ones."""
+        """The configuration that `to_dict` described. Features that were stored, and are what
+        follows from the other fields, are not taken for given ones.
+        """
         data = dict(data)
         if data.get("features"):
-            data["features"] = {name: PolicyFeature(FeatureType(feature["type"]), tuple(feature["shape"])) for name, feature in data["features"].items()}
+            data["features"] = {
+                name: PolicyFeature(FeatureType(feature["type"]), tuple(feature["shape"]))
+                for name, feature in data["features"].items()
+            }
         name, path = data.pop("type"), data.pop("class", None)
         if name not in EnvConfig.known() and path is not None:
-            resolve(path)                                     # in another process: importing the module registers the benchmark
+            resolve(path)  # in another process: importing the module registers the benchmark
         config = make_env_config(name, **data)
         derived = dataclasses.replace(config, features={}, features_map={})
         return derived if derived == config else config
@@ -188,15 +285,30 @@ class EnvConfig(metaclass=Checked):
     # the registry
     @classmethod
     def register(cls, name: str) -> Callable[[_Class], _Class]:
-        """Class decorator: make a configuration known as `name`. Registering another class under a name that is taken is a ValueError."""
+        """Class decorator: make a configuration known as `name`. Registering another class under a
+        name that is taken is a ValueError.
+        """
+
         def decorate(config_class: _Class) -> _Class:
-            taken = _BUILT_IN.get(name) or (_REGISTERED[name].__module__ + ":" + _REGISTERED[name].__qualname__ if name in _REGISTERED else None)
+            taken = _BUILT_IN.get(name) or (
+                _REGISTERED[name].__module__ + ":" + _REGISTERED[name].__qualname__
+                if name in _REGISTERED
+                else None
+            )
             path = f"{config_class.__module__}:{config_class.__qualname__}"
-            again = config_class.__module__ == "__main__" and taken is not None and taken.endswith(f":{config_class.__qualname__}")      # in its own notebook
+            # in its own notebook
+            again = (
+                config_class.__module__ == "__main__"
+                and taken is not None
+                and taken.endswith(f":{config_class.__qualname__}")
+            )
             if taken not in (None, path) and not again:
-                raise ValueError(f"benchmark name {name!r} is taken by {taken}; register {path} under another name")
+                raise ValueError(
+                    f"benchmark name {name!r} is taken by {taken}; register {path} under another name"
+                )
             _REGISTERED[name] = config_class
             return config_class
+
         return decorate
 
     @staticmethod
@@ -210,26 +322,44 @@ def _policy_name(name: str, feature: PolicyFeature) -> str:
     if feature.type is FeatureType.ACTION:
         return "action"
     if name == "pixels" or name.startswith("pixels/"):
-        return name.replace("pixels/", "observation.images.", 1) if "/" in name else "observation.image"
-    return {"agent_pos": "observation.state", "environment_state": "observation.environment_state"}.get(name, "observation." + name.replace("/", "."))
+        return (
+            name.replace("pixels/", "observation.images.", 1)
+            if "/" in name
+            else "observation.image"
+        )
+    return {
+        "agent_pos": "observation.state",
+        "environment_state": "observation.environment_state",
+    }.get(name, "observation." + name.replace("/", "."))
 
 # %% ../../nbs/envs/config.ipynb #a1754219
 def env_config_class(name: str) -> type[EnvConfig]:
-    """The configuration class registered as `name`, or at the import path "my_module:MyConfig"; ValueError listing the known names otherwise."""
+    """The configuration class registered as `name`, or at the import path "my_module:MyConfig";
+    ValueError listing the known names otherwise.
+    """
     if ":" in name:
         config_class = resolve(name)
         if not (isinstance(config_class, type) and issubclass(config_class, EnvConfig)):
-            raise ValueError(f"benchmark {name!r} is not a configuration: its class must be derived from lerobot_nb's EnvConfig")
+            raise ValueError(
+                f"benchmark {name!r} is not a configuration: its class must be derived from lerobot_nb's EnvConfig"
+            )
         return config_class
     if name not in _REGISTERED:
         if name not in _BUILT_IN:
-            raise unknown_name("benchmark", name, EnvConfig.known(), "Your own is known once its module has been imported, or as 'my_module:MyConfig'.")
-        resolve(_BUILT_IN[name])                          # importing it registers it
+            raise unknown_name(
+                "benchmark",
+                name,
+                EnvConfig.known(),
+                "Your own is known once its module has been imported, or as 'my_module:MyConfig'.",
+            )
+        resolve(_BUILT_IN[name])  # importing it registers it
     return _REGISTERED[name]
 
 
 def make_env_config(type: str, **kwargs: Any) -> EnvConfig:
-    """The configuration of benchmark `type` with the fields given. ValueError for a name or a field that doesn't exist."""
+    """The configuration of benchmark `type` with the fields given. ValueError for a name or a field
+    that doesn't exist.
+    """
     config_class = env_config_class(type)
     for name in kwargs:
         if name not in field_names(config_class) and name not in config_class.aliases:
@@ -247,11 +377,15 @@ def env_to_policy_features(config: EnvConfig) -> dict[str, PolicyFeature]:
     found = {}
     for name, feature in config.features.items():
         if name not in config.features_map:
-            raise unknown_name("features_map has no entry for the feature", name, config.features_map)
+            raise unknown_name(
+                "features_map has no entry for the feature", name, config.features_map
+            )
         shape = feature.shape
         if feature.type is FeatureType.VISUAL:
             if len(shape) != 3:
-                raise ValueError(f"feature {name!r} is an image, its shape must be (height, width, channels), got {shape}")
+                raise ValueError(
+                    f"feature {name!r} is an image, its shape must be (height, width, channels), got {shape}"
+                )
             shape = (shape[2], shape[0], shape[1])
         found[config.features_map[name]] = PolicyFeature(feature.type, shape)
     return found

@@ -15,8 +15,8 @@ import numpy as np
 
 from .base import TaskInfo
 from .config import EnvConfig
-from .success import BenchmarkError, read_success
 from .errors import LerobotNbError
+from .success import BenchmarkError, read_success
 
 # %% ../../nbs/envs/contract.ipynb #22c7481f
 class ContractError(LerobotNbError, AssertionError):
@@ -26,14 +26,25 @@ class ContractError(LerobotNbError, AssertionError):
 def same_observation(a: Any, b: Any) -> bool:
     """Equal to the last bit, also inside dictionaries; NaN equals NaN."""
     if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same_observation(a[name], b[name]) for name in a)
+        return (
+            isinstance(b, dict)
+            and a.keys() == b.keys()
+            and all(same_observation(a[name], b[name]) for name in a)
+        )
     a, b = np.asarray(a), np.asarray(b)
-    return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+    )
 
 
 @dataclass
 class _Played:
-    """An episode: rewards and what was reported of success at each step, and the observations at the steps that were looked at; 0 is the one of the reset."""
+    """An episode: rewards and what was reported of success at each step, and the observations at
+    the steps that were looked at; 0 is the one of the reset.
+    """
+
     seen: dict[int, Any]
     rewards: list[float] = field(default_factory=list)
     reports: list[bool | None] = field(default_factory=list)
@@ -50,52 +61,86 @@ class _InfoCheck:
 
     def __init__(self, demand: Callable[[Any, str], None], always: bool):
         self._demand, self._always = demand, always
-        self._given: list[tuple[str, Any]] = []          # kept, so that no later dictionary can have the identity of an earlier one
+        # kept, so that no later dictionary can have the identity of an earlier one
+        self._given: list[tuple[str, Any]] = []
 
     def read(self, info: dict[str, Any], where: str) -> bool | None:
         """The success that is reported `where` ("after reset", "after step 3")."""
         earlier = next((place for place, given in self._given if given is info), None)
-        self._demand(earlier is None, f"the info {where} is the dictionary that was returned {earlier}, so that what it says lives on; return a new one each time")
+        self._demand(
+            earlier is None,
+            f"the info {where} is the dictionary that was returned {earlier}, so that what it says lives on; return a new one each time",
+        )
         self._given.append((where, info))
         try:
             success = read_success(info)
         except BenchmarkError as error:
             self._demand(False, f"{where}, {error}")
         if self._always or "is_success" in info:
-            self._demand(type(info.get("is_success")) is bool, f"info['is_success'] must be a bool {where}, not {info.get('is_success')!r}")
+            self._demand(
+                type(info.get("is_success")) is bool,
+                f"info['is_success'] must be a bool {where}, not {info.get('is_success')!r}",
+            )
         return success
 
 
 def _play(
-    env: Any, actions: np.ndarray, init_state_id: int | None, look: Callable[[int], bool], draw: bool, ends_at_success: bool, infos: _InfoCheck, demand: Callable[[Any, str], None],
+    env: Any,
+    actions: np.ndarray,
+    init_state_id: int | None,
+    look: Callable[[int], bool],
+    draw: bool,
+    ends_at_success: bool,
+    infos: _InfoCheck,
+    demand: Callable[[Any, str], None],
 ) -> _Played:
     first, info = env.reset(seed=7, options={"init_state_id": init_state_id})
     played = _Played({0: copy.deepcopy(first)})
-    demand(infos.read(info, "after reset") is not True, "info reports success after reset, before the first step; report False there, in a new dictionary")
+    demand(
+        infos.read(info, "after reset") is not True,
+        "info reports success after reset, before the first step; report False there, in a new dictionary",
+    )
     for step, action in enumerate(actions, start=1):
         observation, reward, terminated, truncated, info = env.step(action, observe=look(step))
-        demand((observation is None) == (not look(step)), f"step(action, observe={look(step)}) must return {'an observation' if look(step) else 'None as observation'}")
+        demand(
+            (observation is None) == (not look(step)),
+            f"step(action, observe={look(step)}) must return {'an observation' if look(step) else 'None as observation'}",
+        )
         success = infos.read(info, f"after step {step}")
-        demand(not (terminated and truncated), f"step {step} ended the episode both as terminated and as truncated")
-        demand(terminated or not success or not ends_at_success, f"step {step} reports success and does not end the episode as terminated; if success can be lost again, say ends_at_success=False")
+        demand(
+            not (terminated and truncated),
+            f"step {step} ended the episode both as terminated and as truncated",
+        )
+        demand(
+            terminated or not success or not ends_at_success,
+            f"step {step} reports success and does not end the episode as terminated; if success can be lost again, say ends_at_success=False",
+        )
         played.rewards.append(float(reward))
         played.reports.append(success)
         if look(step):
             played.seen[step] = copy.deepcopy(observation)
         if draw:
             picture = np.asarray(env.render())
-            demand(picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3, f"render() must return (H, W, 3) uint8, not {picture.shape} {picture.dtype}")
+            demand(
+                picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3,
+                f"render() must return (H, W, 3) uint8, not {picture.shape} {picture.dtype}",
+            )
         if terminated or truncated:
             try:
                 env.step(action)
-            except Exception:           # whichever it is, the environment says no
+            except Exception:  # whichever it is, the environment says no
                 break
-            demand(False, "a finished episode could be stepped; step must raise until the next reset")
+            demand(
+                False, "a finished episode could be stepped; step must raise until the next reset"
+            )
     return played
 
 # %% ../../nbs/envs/contract.ipynb #8e6b6951
-def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 10, ends_at_success: bool = True) -> list[TaskInfo]:
-    """Try the contract on every task of a benchmark, with random actions; returns the tasks that were tried.
+def check_benchmark(
+    env_config: EnvConfig, n_steps: int = 30, look_every: int = 10, ends_at_success: bool = True
+) -> list[TaskInfo]:
+    """Try the contract on every task of a benchmark, with random actions; returns the tasks that
+    were tried.
 
     Pictures are drawn where `render_mode` is set.
 
@@ -104,10 +149,11 @@ def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 
     n_steps
         Steps of an episode, which is played three times, four where pictures are drawn.
     look_every
-        How seldom the policy looks in the second one. What holds at the end of an episode is only tried where one ends
-        within these steps.
+        How seldom the policy looks in the second one. What holds at the end of an episode is only
+        tried where one ends within these steps.
     ends_at_success
-        Success ends an episode. False for environments that go on, where it can be lost again (`success_at`).
+        Success ends an episode. False for environments that go on, where it can be lost again
+        (`success_at`).
 
     Raises
     ------
@@ -117,18 +163,35 @@ def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 
     tasks = env_config.tasks()
     descriptions: dict[str, TaskInfo] = {}
     for task in tasks:
+
         def demand(kept: Any, promise: str, task: TaskInfo = task) -> None:
             if not kept:
                 raise ContractError(f"{task.suite}/{task.task_id} {task.name}: {promise}")
 
         twin = descriptions.setdefault(f"{task.suite} {task.description}", task)
-        demand(twin is task or not task.description, f"has the description of task {twin.task_id}, so that a policy can't tell them apart: {task.description!r}")
+        demand(
+            twin is task or not task.description,
+            f"has the description of task {twin.task_id}, so that a policy can't tell them apart: {task.description!r}",
+        )
         env = env_config.env_factory(task)()
         try:
-            demand(getattr(env, "lazy", False) is True, "lazy must be True: __init__ starts no simulator, reset does")
-            for name, expected in (("task", task.name), ("task_description", task.description), ("max_episode_steps", task.max_episode_steps)):
-                demand(getattr(env, name, None) == expected, f"{name} is {getattr(env, name, None)!r} in the environment and {expected!r} in the configuration")
-            demand(env.metadata.get("render_fps") == env_config.fps, f"metadata['render_fps'] is {env.metadata.get('render_fps')!r}, the configuration's fps {env_config.fps!r}")
+            demand(
+                getattr(env, "lazy", False) is True,
+                "lazy must be True: __init__ starts no simulator, reset does",
+            )
+            for name, expected in (
+                ("task", task.name),
+                ("task_description", task.description),
+                ("max_episode_steps", task.max_episode_steps),
+            ):
+                demand(
+                    getattr(env, name, None) == expected,
+                    f"{name} is {getattr(env, name, None)!r} in the environment and {expected!r} in the configuration",
+                )
+            demand(
+                env.metadata.get("render_fps") == env_config.fps,
+                f"metadata['render_fps'] is {env.metadata.get('render_fps')!r}, the configuration's fps {env_config.fps!r}",
+            )
             last_state = task.n_init_states - 1 if task.n_init_states else None
             space, generator = env.action_space, np.random.default_rng(0)
             if hasattr(space, "low"):
@@ -140,28 +203,51 @@ def check_benchmark(env_config: EnvConfig, n_steps: int = 30, look_every: int = 
 
             infos = _InfoCheck(demand, env_config.reports_success)
 
-            def play(look: Callable[[int], bool] = lambda step: True, draw: bool = False) -> _Played:
+            def play(
+                look: Callable[[int], bool] = lambda step: True, draw: bool = False
+            ) -> _Played:
                 return _play(env, actions, last_state, look, draw, ends_at_success, infos, demand)
 
             always = play()
             for step, observation in always.seen.items():
-                demand(env.observation_space.contains(observation), f"the observation at step {step} is not in the observation space")
-            ways: dict[str, dict[str, Any]] = {f"looking at every {look_every}th step only": {"look": lambda step: step % look_every == 0}}
+                demand(
+                    env.observation_space.contains(observation),
+                    f"the observation at step {step} is not in the observation space",
+                )
+            ways: dict[str, dict[str, Any]] = {
+                f"looking at every {look_every}th step only": {
+                    "look": lambda step: step % look_every == 0
+                }
+            }
             if env.render_mode is not None:
                 ways["drawing at every step"] = {"draw": True}
             for way, how in ways.items():
                 other = play(**how)
-                demand(always.rewards == other.rewards, f"{way} changes the rewards, first at step {_first_difference(always.rewards, other.rewards)}")
-                demand(always.reports == other.reports, f"{way} changes what is reported of success, first at step {_first_difference(always.reports, other.reports)}")
+                demand(
+                    always.rewards == other.rewards,
+                    f"{way} changes the rewards, first at step {_first_difference(always.rewards, other.rewards)}",
+                )
+                demand(
+                    always.reports == other.reports,
+                    f"{way} changes what is reported of success, first at step {_first_difference(always.reports, other.reports)}",
+                )
                 for step, observation in other.seen.items():
-                    demand(same_observation(observation, always.seen[step]), f"{way} changes the observation at step {step}")
+                    demand(
+                        same_observation(observation, always.seen[step]),
+                        f"{way} changes the observation at step {step}",
+                    )
             env.close()
             env.close()
-            demand(play().rewards == always.rewards, "after close() the same episode has other rewards")
+            demand(
+                play().rewards == always.rewards, "after close() the same episode has other rewards"
+            )
         finally:
             env.close()
     return tasks
 
 
 def _first_difference(a: Sequence[Any], b: Sequence[Any]) -> int:
-    return next((step for step, pair in enumerate(zip(a, b), start=1) if pair[0] != pair[1]), min(len(a), len(b)) + 1)
+    return next(
+        (step for step, pair in enumerate(zip(a, b), start=1) if pair[0] != pair[1]),
+        min(len(a), len(b)) + 1,
+    )

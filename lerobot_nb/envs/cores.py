@@ -12,15 +12,22 @@ from pathlib import Path
 
 # %% ../../nbs/envs/cores.ipynb #c44290ec
 def usable_cores(cgroup_root: str | os.PathLike = "/sys/fs/cgroup") -> int:
-    """Cores this process may use, at least 1: the CPU affinity, and the quota of its control group (v2 or v1) where there is one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use, at least 1: the CPU affinity, and the quota of its control group
+    (v2 or v1) where there is one.
+    """
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota = _cgroup_quota(Path(cgroup_root))
     return max(1, min(cores, math.floor(quota)) if quota is not None else cores)
 
 
 def _cgroup_quota(root: Path) -> float | None:
     """Cores granted by the control group; None where there is no limit."""
-    for quota_file, period_file in (("cpu.max", None), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+    for quota_file, period_file in (
+        ("cpu.max", None),
+        ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"),
+    ):
         try:
             words = (root / quota_file).read_text().split()
             words += (root / period_file).read_text().split() if period_file else []

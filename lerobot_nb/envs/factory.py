@@ -15,30 +15,41 @@ from .vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 
 # %% ../../nbs/envs/factory.ipynb #17ca431a
 def make_env(
-    config: EnvConfig | str,           # a configuration, or the name of a benchmark
-    n_envs: int = 1,                   # environments that run side by side, for one task at a time
-    use_async_envs: bool = True,       # worker processes; False steps all of them in this process, for debugging
-    **kwargs: Any,                     # fields of the configuration, where the benchmark is given by name
+    config: EnvConfig | str,  # a configuration, or the name of a benchmark
+    n_envs: int = 1,  # environments that run side by side, for one task at a time
+    # worker processes; False steps all of them in this process, for debugging
+    use_async_envs: bool = True,
+    **kwargs: Any,  # fields of the configuration, where the benchmark is given by name
 ) -> dict[str, dict[int, Any]]:
-    """`{suite: {task_id: LazyVectorEnv}}`, as in lerobot. Raises ValueError for names and numbers that don't exist, with what does."""
+    """`{suite: {task_id: LazyVectorEnv}}`, as in lerobot. Raises ValueError for names and numbers
+    that don't exist, with what does.
+    """
     if isinstance(config, str):
         config = make_env_config(config, **kwargs)
     elif not isinstance(config, EnvConfig):
-        raise TypeError(f"make_env takes a configuration or the name of a benchmark ({', '.join(EnvConfig.known())}), got {config!r}")
+        raise TypeError(
+            f"make_env takes a configuration or the name of a benchmark ({', '.join(EnvConfig.known())}), got {config!r}"
+        )
     elif kwargs:
-        raise TypeError(f"the configuration is made already; the arguments {sorted(kwargs)} come too late. Use dataclasses.replace(config, …)")
+        raise TypeError(
+            f"the configuration is made already; the arguments {sorted(kwargs)} come too late. Use dataclasses.replace(config, …)"
+        )
     envs: Any = config.create_envs(n_envs=n_envs, use_async_envs=use_async_envs)
-    if isinstance(envs, LazyVectorEnv):                # one for all
-        task = envs.task or TaskInfo(config.type, 0, config.task if isinstance(config.task, str) else config.type, "")
+    if isinstance(envs, LazyVectorEnv):  # one for all
+        task = envs.task or TaskInfo(
+            config.type, 0, config.task if isinstance(config.task, str) else config.type, ""
+        )
         return {task.suite: {task.task_id: envs}}
     if not isinstance(envs, Mapping):
-        raise TypeError(f"{type(config).__name__}.create_envs returned {type(envs).__name__}; it must return {{suite: {{task_id: LazyVectorEnv}}}}. {HOW_TO_MAKE_ENVS}")
+        raise TypeError(
+            f"{type(config).__name__}.create_envs returned {type(envs).__name__}; it must return {{suite: {{task_id: LazyVectorEnv}}}}. {HOW_TO_MAKE_ENVS}"
+        )
     return dict(envs)
 
 # %% ../../nbs/envs/factory.ipynb #5191d9ee
 def make_env_pre_post_processors(
-    env_cfg: EnvConfig,               # a configuration, which knows what its benchmark needs
-    policy_cfg: Any = None,           # accepted as in lerobot; no benchmark here depends on the policy
-) -> tuple[Any, Any]:                 # pipelines for batches of observations and for actions
+    env_cfg: EnvConfig,  # a configuration, which knows what its benchmark needs
+    policy_cfg: Any = None,  # accepted as in lerobot; no benchmark here depends on the policy
+) -> tuple[Any, Any]:  # pipelines for batches of observations and for actions
     """The processors of a benchmark."""
     return env_cfg.get_env_processors()

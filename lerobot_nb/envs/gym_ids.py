@@ -22,26 +22,36 @@ from gymnasium import spaces
 
 from .answers import checked_observation, checked_reward, text_in
 from .base import EnvFactory, TaskInfo, import_user_module, new_python
-from .success import read_success
 from .config import EnvConfig, EpisodeLength, RenderMode, TaskNames, Text
 from .settings import Setting, checks_arguments, select_task_ids, split_names
+from .success import read_success
 
 # %% ../../nbs/envs/gym_ids.ipynb #b1cc3b6c
 def named_observation_space(space: spaces.Space) -> spaces.Dict:
-    """The space of the observations under names; ValueError for a space that can't be brought to a fixed shape."""
+    """The space of the observations under names; ValueError for a space that can't be brought to a
+    fixed shape.
+    """
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({name: part for name, part in space.spaces.items() if not isinstance(part, spaces.Text)})
+        return spaces.Dict(
+            {name: part for name, part in space.spaces.items() if not isinstance(part, spaces.Text)}
+        )
     if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
         return spaces.Dict({"pixels": space})
     if not space.is_np_flattenable:
-        raise ValueError(f"observations of {space} have no fixed shape; wrap the environment so that it returns a Dict or a Box, and register that")
+        raise ValueError(
+            f"observations of {space} have no fixed shape; wrap the environment so that it returns a Dict or a Box, and register that"
+        )
     return spaces.Dict({"agent_pos": spaces.flatten_space(space)})
 
 
 def named_observation(space: spaces.Space, observation: Any) -> dict[str, Any]:
     """An observation of `space` under the names of `named_observation_space(space)`."""
     if isinstance(space, spaces.Dict):
-        return {name: value for name, value in observation.items() if not isinstance(space.spaces.get(name), spaces.Text)}
+        return {
+            name: value
+            for name, value in observation.items()
+            if not isinstance(space.spaces.get(name), spaces.Text)
+        }
     if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
         return {"pixels": observation}
     return {"agent_pos": spaces.flatten(space, observation)}
@@ -61,14 +71,20 @@ class GymIdEnv(gymnasium.Env):
     task
         Name; default is the id.
     task_description
-        Text for language-conditioned policies. None: the instruction that the environment gives in each episode (a text
-        in its observation, or its attribute `task_description`, `instruction` or `mission`), else the id.
+        Text for language-conditioned policies. None: the instruction that the environment gives in
+        each episode (a text in its observation, or its attribute `task_description`, `instruction`
+        or `mission`), else the id.
     """
 
     @checks_arguments
     def __init__(
-        self, gym_id: str, gym_kwargs: dict[str, Any] | None = None, render_mode: RenderMode = "rgb_array", episode_length: EpisodeLength = None,
-        task: str | None = None, task_description: Text = None,
+        self,
+        gym_id: str,
+        gym_kwargs: dict[str, Any] | None = None,
+        render_mode: RenderMode = "rgb_array",
+        episode_length: EpisodeLength = None,
+        task: str | None = None,
+        task_description: Text = None,
     ):
         options = dict(gym_kwargs or {})
         spec = find_spec(gym_id)
@@ -81,10 +97,16 @@ class GymIdEnv(gymnasium.Env):
         self.max_episode_steps = self._max_episode_steps = self._env.spec.max_episode_steps
         if self.max_episode_steps is None:
             self.close()
-            raise ValueError(f"{gym_id} has no time limit of its own, and an episode could last for ever; give episode_length=<steps>")
+            raise ValueError(
+                f"{gym_id} has no time limit of its own, and an episode could last for ever; give episode_length=<steps>"
+            )
         self.task, self.task_description = task or gym_id, task_description or task or gym_id
         self._own_description = task_description
-        self.metadata, self.render_mode, self.spec = dict(self._env.metadata), self._env.render_mode, self._env.spec
+        self.metadata, self.render_mode, self.spec = (
+            dict(self._env.metadata),
+            self._env.render_mode,
+            self._env.spec,
+        )
         self.action_space = self._env.action_space
         self._native_space = self._env.observation_space
         self.observation_space = named_observation_space(self._native_space)
@@ -96,15 +118,21 @@ class GymIdEnv(gymnasium.Env):
         super().reset(seed=seed)
         options = dict(options or {})
         if options.pop("init_state_id", None) is not None:
-            raise ValueError(f"{self.task}: a Gymnasium environment has no stored initial states; give init_state_id=None")
+            raise ValueError(
+                f"{self.task}: a Gymnasium environment has no stored initial states; give init_state_id=None"
+            )
         if self._env is None:
             self._env = self._make()
         observation, info = self._env.reset(seed=seed, options=options or None)
         self._running = True
-        instruction = self._own_description or info.get("task_description") or self._instruction(observation)
+        instruction = (
+            self._own_description or info.get("task_description") or self._instruction(observation)
+        )
         if instruction:
             info = info | {"task_description": instruction}
-        return named_observation(self._native_space, checked_observation(observation, "reset")), self._with_success(info)
+        return named_observation(
+            self._native_space, checked_observation(observation, "reset")
+        ), self._with_success(info)
 
     def _instruction(self, observation: Any) -> str | None:
         """What the environment asks for in the episode that has begun; None where it doesn't say."""
@@ -120,10 +148,16 @@ class GymIdEnv(gymnasium.Env):
                 return value
         return None
 
-    def step(self, action: Any, observe: bool = True) -> tuple[dict | None, float, bool, bool, dict]:
-        """One step. `observe=False` leaves the observation out (None); these environments make it all the same."""
+    def step(
+        self, action: Any, observe: bool = True
+    ) -> tuple[dict | None, float, bool, bool, dict]:
+        """One step. `observe=False` leaves the observation out (None); these environments make it
+        all the same.
+        """
         if not self._running:
-            raise RuntimeError(f"{self.task}: there is no running episode to step; call reset(seed=...) first, and again after an episode has ended")
+            raise RuntimeError(
+                f"{self.task}: there is no running episode to step; call reset(seed=...) first, and again after an episode has ended"
+            )
         space = self.action_space
         if isinstance(space, spaces.Discrete):
             action = int(action)
@@ -131,16 +165,30 @@ class GymIdEnv(gymnasium.Env):
             action = np.asarray(action, dtype=space.dtype).reshape(space.shape)
         observation, reward, terminated, truncated, info = self._env.step(action)
         self._running = not (terminated or truncated)
-        named = named_observation(self._native_space, checked_observation(observation, "step")) if observe else None
-        return named, checked_reward(reward), bool(terminated), bool(truncated), self._with_success(info)
+        named = (
+            named_observation(self._native_space, checked_observation(observation, "step"))
+            if observe
+            else None
+        )
+        return (
+            named,
+            checked_reward(reward),
+            bool(terminated),
+            bool(truncated),
+            self._with_success(info),
+        )
 
     def render(self) -> np.ndarray:
         """The current state, (H, W, 3) uint8."""
         if self.render_mode != "rgb_array":
-            raise RuntimeError(f"{self.task} can't be drawn: render_mode is {self.render_mode!r}, and the id offers {self.metadata.get('render_modes', [])}")
+            raise RuntimeError(
+                f"{self.task} can't be drawn: render_mode is {self.render_mode!r}, and the id offers {self.metadata.get('render_modes', [])}"
+            )
         if self._env is None:
-            raise RuntimeError(f"{self.task}: there is nothing to draw yet; call reset(seed=...) first")
-        if "mujoco" in sys.modules:                        # without a screen MuJoCo has to be told which OpenGL draws
+            raise RuntimeError(
+                f"{self.task}: there is nothing to draw yet; call reset(seed=...) first"
+            )
+        if "mujoco" in sys.modules:  # without a screen MuJoCo has to be told which OpenGL draws
             from lerobot_nb.envs.rendering import choose_gl_backend
 
             choose_gl_backend()
@@ -153,14 +201,22 @@ class GymIdEnv(gymnasium.Env):
             env.close()
 
     def _with_success(self, info: dict) -> dict:
-        """The environment's own info where that says it plainly or says nothing, else a copy with `is_success` as a bool."""
+        """The environment's own info where that says it plainly or says nothing, else a copy with
+        `is_success` as a bool.
+        """
         success = read_success(info)
         self.has_success = self.has_success or success is not None
-        return info if success is None or type(info.get("is_success")) is bool else info | {"is_success": success}
+        return (
+            info
+            if success is None or type(info.get("is_success")) is bool
+            else info | {"is_success": success}
+        )
 
 # %% ../../nbs/envs/gym_ids.ipynb #f909e5d8
 def find_spec(gym_id: str) -> Any:
-    """The registered `EnvSpec` of an id; ValueError with Gymnasium's own hint where it is not known."""
+    """The registered `EnvSpec` of an id; ValueError with Gymnasium's own hint where it is not
+    known.
+    """
     module, _, name = gym_id.rpartition(":")
     if module:
         _import_package(module)
@@ -177,8 +233,14 @@ def _import_package(name: str) -> None:
 
 
 def _draws(spec: Any) -> bool:
-    """Whether the id offers pictures; where it doesn't tell (a function makes the environment), it is asked to draw."""
-    creator = spec.entry_point if callable(spec.entry_point) else gymnasium.envs.registration.load_env_creator(spec.entry_point)
+    """Whether the id offers pictures; where it doesn't tell (a function makes the environment), it
+    is asked to draw.
+    """
+    creator = (
+        spec.entry_point
+        if callable(spec.entry_point)
+        else gymnasium.envs.registration.load_env_creator(spec.entry_point)
+    )
     modes = getattr(creator, "metadata", {}).get("render_modes")
     return modes is None or "rgb_array" in modes
 
@@ -186,12 +248,18 @@ def _draws(spec: Any) -> bool:
 def _lives_in_main(gym_id: str) -> bool:
     """Whether an id, or the class behind it, belongs to the main module: a script or a notebook."""
     entry_point = find_spec(gym_id).entry_point
-    module = entry_point.partition(":")[0] if isinstance(entry_point, str) else getattr(entry_point, "__module__", None)
+    module = (
+        entry_point.partition(":")[0]
+        if isinstance(entry_point, str)
+        else getattr(entry_point, "__module__", None)
+    )
     return "__main__" in (gym_id.rpartition(":")[0], module)
 
 
 def _is_gymnasiums_own(gym_id: str) -> bool:
-    """Whether Gymnasium registers the id itself, so that every process knows it. False where that can't be told."""
+    """Whether Gymnasium registers the id itself, so that every process knows it. False where that
+    can't be told.
+    """
     own = gymnasium.envs.__file__
     return own is not None and f'id="{gym_id}"' in Path(own).read_text(encoding="utf-8")
 
@@ -204,21 +272,37 @@ def _only_here(gym_id: str) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def ask_new_process(gym_ids: tuple[str, ...], package_name: str | None, gym_kwargs: str, timeout_s: float = 120.0) -> dict[str, str]:
-    """What a new process says of each id: "unknown", why it can't be made with `gym_kwargs` (JSON), or an empty text where all is well.
+def ask_new_process(
+    gym_ids: tuple[str, ...], package_name: str | None, gym_kwargs: str, timeout_s: float = 120.0
+) -> dict[str, str]:
+    """What a new process says of each id: "unknown", why it can't be made with `gym_kwargs` (JSON),
+    or an empty text where all is well.
 
     RuntimeError where the process gives no answer.
     """
     code = "import json, sys; from lerobot_nb.envs.gym_ids import tell_ids; tell_ids(**json.load(sys.stdin))"
-    request = json.dumps({"gym_ids": gym_ids, "package_name": package_name, "gym_kwargs": json.loads(gym_kwargs)})
+    request = json.dumps(
+        {"gym_ids": gym_ids, "package_name": package_name, "gym_kwargs": json.loads(gym_kwargs)}
+    )
     try:
-        done = subprocess.run(new_python(code), input=request, capture_output=True, text=True, timeout=timeout_s, env=os.environ | {"PYGAME_HIDE_SUPPORT_PROMPT": "1"})
+        done = subprocess.run(
+            new_python(code),
+            input=request,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=os.environ | {"PYGAME_HIDE_SUPPORT_PROMPT": "1"},
+        )
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"a new process gave no answer about {', '.join(gym_ids)} within {timeout_s:g} s") from None
+        raise RuntimeError(
+            f"a new process gave no answer about {', '.join(gym_ids)} within {timeout_s:g} s"
+        ) from None
     lines = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
     if not lines:
         told = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RuntimeError(f"a new process, as workers are, could not look for {', '.join(gym_ids)}; it ended with status {done.returncode}: {told}")
+        raise RuntimeError(
+            f"a new process, as workers are, could not look for {', '.join(gym_ids)}; it ended with status {done.returncode}: {told}"
+        )
     answers: dict[str, str] = json.loads(lines[-1].removeprefix(_ANSWER))
     return answers
 
@@ -242,16 +326,26 @@ def tell_ids(gym_ids: Sequence[str], package_name: str | None, gym_kwargs: dict[
 
 
 def _refusal(spec: Any, gym_kwargs: dict[str, Any]) -> str:
-    """Why an environment can't be made with these arguments; empty where it can, or where something else stands in the way."""
+    """Why an environment can't be made with these arguments; empty where it can, or where something
+    else stands in the way.
+    """
     import inspect
 
     try:
         gymnasium.make(spec, disable_env_checker=True, **gym_kwargs).close()
     except TypeError as error:
-        creator = spec.entry_point if callable(spec.entry_point) else gymnasium.envs.registration.load_env_creator(spec.entry_point)
-        names = [name for name, part in inspect.signature(creator).parameters.items() if part.kind in (part.KEYWORD_ONLY, part.POSITIONAL_OR_KEYWORD)]
+        creator = (
+            spec.entry_point
+            if callable(spec.entry_point)
+            else gymnasium.envs.registration.load_env_creator(spec.entry_point)
+        )
+        names = [
+            name
+            for name, part in inspect.signature(creator).parameters.items()
+            if part.kind in (part.KEYWORD_ONLY, part.POSITIONAL_OR_KEYWORD)
+        ]
         return f"{str(error).split(' was raised from the environment creator')[0]}. Its arguments are {', '.join(names) or 'none'}"
-    except Exception:           # a missing file or driver, say: the run tells it, with a traceback
+    except Exception:  # a missing file or driver, say: the run tells it, with a traceback
         return ""
     return ""
 
@@ -263,17 +357,31 @@ class GymEnvConfig(EnvConfig):
 
     fps: for information; videos have the `render_fps` of the environment.
 
-    What is observed, and the size of images, are the environment's own: many take arguments for it (`gym_kwargs`).
+    What is observed, and the size of images, are the environment's own: many take arguments for it
+    (`gym_kwargs`).
 
     Parameters
     ----------
     gym_id
         Another name for task.
     """
+
     task: Annotated[TaskNames, Setting("registered id, or several with commas between them")] = None
-    package_name: Annotated[str | None, Setting("module that registers the ids; imported in whatever process builds an environment")] = None
-    gym_kwargs: Annotated[dict[str, Any] | None, Setting("passed to `gymnasium.make`; plain data")] = None
-    task_description: Annotated[str | dict[str, str] | None, Setting("text for language-conditioned policies; for several ids a dict {id: text}; None: what the environment says, else the id")] = None
+    package_name: Annotated[
+        str | None,
+        Setting(
+            "module that registers the ids; imported in whatever process builds an environment"
+        ),
+    ] = None
+    gym_kwargs: Annotated[
+        dict[str, Any] | None, Setting("passed to `gymnasium.make`; plain data")
+    ] = None
+    task_description: Annotated[
+        str | dict[str, str] | None,
+        Setting(
+            "text for language-conditioned policies; for several ids a dict {id: text}; None: what the environment says, else the id"
+        ),
+    ] = None
     obs_type: str = "native"
 
     obs_types: ClassVar[tuple[str, ...]] = ("native",)
@@ -284,15 +392,26 @@ class GymEnvConfig(EnvConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.task is None:
-            raise ValueError("the benchmark 'gym' needs a registered environment: give task (or gym_id), such as task='CartPole-v1'")
+            raise ValueError(
+                "the benchmark 'gym' needs a registered environment: give task (or gym_id), such as task='CartPole-v1'"
+            )
         if self.privileged:
-            raise ValueError("a Gymnasium environment tells no ground truth, so privileged=True is impossible; use policy='random', or one of your own")
-        if (self.observation_height, self.observation_width) != (EnvConfig.observation_height, EnvConfig.observation_width):
-            raise ValueError("the size of images is the environment's own; if it takes arguments for it, give them in gym_kwargs")
+            raise ValueError(
+                "a Gymnasium environment tells no ground truth, so privileged=True is impossible; use policy='random', or one of your own"
+            )
+        if (self.observation_height, self.observation_width) != (
+            EnvConfig.observation_height,
+            EnvConfig.observation_width,
+        ):
+            raise ValueError(
+                "the size of images is the environment's own; if it takes arguments for it, give them in gym_kwargs"
+            )
         if isinstance(self.task_description, dict):
             unknown = sorted(set(self.task_description) - set(self._ids))
             if unknown:
-                raise ValueError(f"task_description has texts for {', '.join(unknown)}, but task names {', '.join(self._ids)}")
+                raise ValueError(
+                    f"task_description has texts for {', '.join(unknown)}, but task names {', '.join(self._ids)}"
+                )
 
     @property
     def gym_id(self) -> str:
@@ -306,7 +425,13 @@ class GymEnvConfig(EnvConfig):
     def tasks(self) -> list[TaskInfo]:
         ids, texts = self._ids, self._texts()
         return [
-            TaskInfo("gym", task_id, ids[task_id], texts.get(ids[task_id]) or ids[task_id], max_episode_steps=self.episode_length)
+            TaskInfo(
+                "gym",
+                task_id,
+                ids[task_id],
+                texts.get(ids[task_id]) or ids[task_id],
+                max_episode_steps=self.episode_length,
+            )
             for task_id in select_task_ids(self.task_ids, len(ids), "gym")
         ]
 
@@ -318,15 +443,24 @@ class GymEnvConfig(EnvConfig):
 
     def env_factory(self, task: TaskInfo) -> EnvFactory:
         kwargs = {
-            "gym_id": task.name, "gym_kwargs": self.gym_kwargs or {}, "render_mode": self.render_mode, "episode_length": self.episode_length,
-            "task": task.name, "task_description": self._texts().get(task.name),
+            "gym_id": task.name,
+            "gym_kwargs": self.gym_kwargs or {},
+            "render_mode": self.render_mode,
+            "episode_length": self.episode_length,
+            "task": task.name,
+            "task_description": self._texts().get(task.name),
         }
-        return EnvFactory(self.env_target, kwargs, imports=(self.package_name,) if self.package_name else ())
+        return EnvFactory(
+            self.env_target, kwargs, imports=(self.package_name,) if self.package_name else ()
+        )
 
     @property
     def protocol(self) -> dict[str, Any]:
         return {
-            "benchmark": "gym", "gym_kwargs": self.gym_kwargs or {}, "episode_length": self.episode_length, "package_name": self.package_name,
+            "benchmark": "gym",
+            "gym_kwargs": self.gym_kwargs or {},
+            "episode_length": self.episode_length,
+            "package_name": self.package_name,
             "success": "info['is_success'] or info['success'], where the environment reports it",
         }
 
@@ -342,11 +476,15 @@ class GymEnvConfig(EnvConfig):
             _import_package(self.package_name)
         for gym_id in self._ids:
             if find_spec(gym_id).max_episode_steps is None and self.episode_length is None:
-                raise ValueError(f"{gym_id} has no time limit of its own; give episode_length=<steps>")
+                raise ValueError(
+                    f"{gym_id} has no time limit of its own; give episode_length=<steps>"
+                )
         return []
 
     def check_workers(self) -> None:
-        """ValueError for an id that only this process knows, and for `gym_kwargs` that an id does not take."""
+        """ValueError for an id that only this process knows, and for `gym_kwargs` that an id does
+        not take.
+        """
         ids = [task.name for task in self.tasks()]
         for gym_id in ids:
             if _lives_in_main(gym_id):
@@ -354,9 +492,13 @@ class GymEnvConfig(EnvConfig):
         asked = [gym_id for gym_id in ids if self.gym_kwargs or not _is_gymnasiums_own(gym_id)]
         if not asked:
             return
-        answers = ask_new_process(tuple(asked), self.package_name, json.dumps(self.gym_kwargs or {}))
+        answers = ask_new_process(
+            tuple(asked), self.package_name, json.dumps(self.gym_kwargs or {})
+        )
         for gym_id, answer in answers.items():
             if answer == "unknown":
                 raise ValueError(_only_here(gym_id))
             if answer:
-                raise ValueError(f"gym_kwargs={self.gym_kwargs!r}: {gym_id} can't be made with them. {answer}")
+                raise ValueError(
+                    f"gym_kwargs={self.gym_kwargs!r}: {gym_id} can't be made with them. {answer}"
+                )

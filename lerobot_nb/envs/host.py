@@ -30,16 +30,29 @@ class EnvHost:
     commands
         Names of the methods that may be called from outside.
     """
-    commands = ("build", "warm", "reset", "step", "render", "call", "get_attr", "set_attr", "release")
+
+    commands = (
+        "build",
+        "warm",
+        "reset",
+        "step",
+        "render",
+        "call",
+        "get_attr",
+        "set_attr",
+        "release",
+    )
 
     def __init__(self):
         self.env: Any = None
         self.factory: EnvFactory | None = None
-        self.shares_memory = False                                      # whether observations are written to a shared block
-        self.fresh = False                                              # whether `observation` was set since it was last sent
+        self.shares_memory = False  # whether observations are written to a shared block
+        self.fresh = False  # whether `observation` was set since it was last sent
         self._observation: Any = None
-        self.answer_bytes: Callable[[bytes], bytes] | None = None      # a subclass may answer raw messages
-        self.heartbeat: Callable[[bytes], None] = lambda message: None  # tells the parent that a long command is still going
+        # a subclass may answer raw messages
+        self.answer_bytes: Callable[[bytes], bytes] | None = None
+        # tells the parent that a long command is still going
+        self.heartbeat: Callable[[bytes], None] = lambda message: None
 
     @property
     def observation(self) -> Any:
@@ -51,14 +64,19 @@ class EnvHost:
         self._observation, self.fresh = observation, observation is not None
 
     def build(self, factory: EnvFactory) -> dict:
-        """Make the environment of `factory` the live one; a simulator that is the right one already stays. Returns its spaces and metadata."""
+        """Make the environment of `factory` the live one; a simulator that is the right one already
+        stays. Returns its spaces and metadata.
+        """
         if self.env is None or self.factory != factory:
             self.release()
             self.env, self.factory = factory(), factory
         env = self.env
         return {
-            "observation_space": env.observation_space, "action_space": env.action_space, "metadata": dict(env.metadata),
-            "render_mode": env.render_mode, "spec": env.spec if _can_pickle(env.spec) else None,
+            "observation_space": env.observation_space,
+            "action_space": env.action_space,
+            "metadata": dict(env.metadata),
+            "render_mode": env.render_mode,
+            "spec": env.spec if _can_pickle(env.spec) else None,
         }
 
     def warm(self, factory: EnvFactory) -> dict:
@@ -110,12 +128,13 @@ class EnvHost:
 def _can_pickle(thing: Any) -> bool:
     try:
         pickle.dumps(thing)
-    except Exception:       # pickle raises nearly any type here; the answer is the same
+    except Exception:  # pickle raises nearly any type here; the answer is the same
         return False
     return True
 
 # %% ../../nbs/envs/host.ipynb #04c58eb5
-PICKLED, HEARTBEAT = b"P", b"H"        # first byte of a message: a pickled command or answer; a long command is still going
+# first byte of a message: a pickled command or answer; a long command is still going
+PICKLED, HEARTBEAT = b"P", b"H"
 
 # %% ../../nbs/envs/host.ipynb #46994aa5
 class _Server:
@@ -135,20 +154,29 @@ class _Server:
             if message[:1] != PICKLED:
                 reply = self.host.answer_bytes(message)
                 unshared = self._publish()
-                return reply if unshared is None else PICKLED + pickle.dumps(("ok", reply, unshared, None, None), pickle.HIGHEST_PROTOCOL), False
+                return reply if unshared is None else PICKLED + pickle.dumps(
+                    ("ok", reply, unshared, None, None), pickle.HIGHEST_PROTOCOL
+                ), False
             command, args, kwargs = pickle.loads(message[1:])
             if command not in self.host.commands:
-                raise AttributeError(f"a worker has no command {command!r}; it knows {', '.join(self.host.commands)}")
+                raise AttributeError(
+                    f"a worker has no command {command!r}; it knows {', '.join(self.host.commands)}"
+                )
             value = getattr(self.host, command)(*args, **kwargs)
             new_block = self._match_space()
             unshared = self._publish()
             size = self.block.n_bytes if new_block else None
-            return PICKLED + pickle.dumps(("ok", value, unshared, self.space if new_block else None, size), pickle.HIGHEST_PROTOCOL), new_block
+            return PICKLED + pickle.dumps(
+                ("ok", value, unshared, self.space if new_block else None, size),
+                pickle.HIGHEST_PROTOCOL,
+            ), new_block
         except Exception as error:
             return PICKLED + pickle.dumps(("error", *_portable(error))), False
 
     def _match_space(self) -> bool:
-        """Make a block for the environment's observations where its space is new; True if there is a new one to send."""
+        """Make a block for the environment's observations where its space is new; True if there is
+        a new one to send.
+        """
         env = self.host.env
         if env is None or self.send_block is None or env.observation_space is self.space:
             return False
@@ -182,31 +210,37 @@ def _portable(error: Exception) -> tuple[Exception | None, str, str]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         same = pickle.loads(pickle.dumps(error))
-    except Exception:       # many exceptions can't be rebuilt from their arguments; their text can
+    except Exception:  # many exceptions can't be rebuilt from their arguments; their text can
         same = None
     return same if type(same) is type(error) else None, f"{type(error).__name__}: {error}", text
 
 # %% ../../nbs/envs/host.ipynb #20853335
 def _die_with_parent() -> None:
-    """Linux: ask the kernel to kill this process when its parent (the fork server, which ends with the run's process) is gone."""
+    """Linux: ask the kernel to kill this process when its parent (the fork server, which ends with
+    the run's process) is gone.
+    """
     if sys.platform == "linux":
         parent_death_signal = 1
         ctypes.CDLL(None, use_errno=True).prctl(parent_death_signal, signal.SIGKILL)
 
 
 def _forget_failed_imports() -> None:
-    """Drop what is left of a package whose import failed in the fork server, so that this process tries anew.
+    """Drop what is left of a package whose import failed in the fork server, so that this process
+    tries anew.
 
-    Python removes the package that failed, and keeps its submodules in the state in which they were: the next import would fail for ever. Compiled ones stay,
-    since most can't be loaded twice.
+    Python removes the package that failed, and keeps its submodules in the state in which they
+    were: the next import would fail for ever. Compiled ones stay, since most can't be loaded twice.
     """
-    for name in [name for name in sys.modules if "." in name and name.rpartition(".")[0] not in sys.modules]:
+    for name in [
+        name for name in sys.modules if "." in name and name.rpartition(".")[0] not in sys.modules
+    ]:
         if str(getattr(sys.modules[name], "__file__", "")).endswith(".py"):
             del sys.modules[name]
 
 
 def worker_main(connection: Connection, host_path: str, environment: dict[str, str | None]) -> None:
-    """What a worker process runs: answer one message after another, until the parent closes the pipe.
+    """What a worker process runs: answer one message after another, until the parent closes the
+    pipe.
 
     Parameters
     ----------
@@ -229,7 +263,9 @@ def worker_main(connection: Connection, host_path: str, environment: dict[str, s
         try:
             host = resolve(host_path)()
             host.heartbeat = lambda message: connection.send_bytes(HEARTBEAT + message)
-            server = _Server(host, send_block=lambda fd: reduction.send_handle(connection, fd, None))
+            server = _Server(
+                host, send_block=lambda fd: reduction.send_handle(connection, fd, None)
+            )
             connection.send_bytes(PICKLED + pickle.dumps(("ok", os.getpid(), None, None, None)))
         except Exception as error:
             connection.send_bytes(PICKLED + pickle.dumps(("error", *_portable(error))))
@@ -241,7 +277,7 @@ def worker_main(connection: Connection, host_path: str, environment: dict[str, s
             if new_block:
                 server.send_block(server.block.fd)
     except (EOFError, ConnectionError):
-        pass                # the parent closed the pipe: the ordinary end of a worker
+        pass  # the parent closed the pipe: the ordinary end of a worker
     finally:
         if host is not None:
             host.close()

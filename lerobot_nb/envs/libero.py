@@ -16,23 +16,59 @@ import numpy as np
 from gymnasium import spaces
 
 from .base import EnvFactory, FeatureType, PolicyFeature, TaskInfo
-from .config import EnvConfig, EpisodeLength, Pixels, Privileged, RenderMode, TaskNames, Text, Texts
-from .settings import Setting, checked, checks_arguments, split_ids, split_names, unknown_name
+from lerobot_nb.envs.config import (
+    EnvConfig,
+    EpisodeLength,
+    Pixels,
+    Privileged,
+    RenderMode,
+    TaskNames,
+    Text,
+    Texts,
+)
 from .libero_paths import LiberoPaths, mujoco_warning
 from .libero_scene import PRIVILEGED_SHAPES
-from .libero_tasks import N_INIT_STATES, N_SETTLE_STEPS, PRESETS, SUITES, libero_task, list_tasks, read_scene_names, suite_name, task_names
+from lerobot_nb.envs.libero_tasks import (
+    N_INIT_STATES,
+    N_SETTLE_STEPS,
+    PRESETS,
+    SUITES,
+    libero_task,
+    list_tasks,
+    read_scene_names,
+    suite_name,
+    task_names,
+)
+from lerobot_nb.envs.settings import (
+    Setting,
+    checked,
+    checks_arguments,
+    split_ids,
+    split_names,
+    unknown_name,
+)
 
 # %% ../../nbs/envs/libero.ipynb #db7bae76
-_Camera = Literal["agentview", "robot0_eye_in_hand", "frontview", "birdview", "sideview", "galleryview", "robot0_robotview"]
+_Camera = Literal[
+    "agentview",
+    "robot0_eye_in_hand",
+    "frontview",
+    "birdview",
+    "sideview",
+    "galleryview",
+    "robot0_robotview",
+]
 CAMERAS: tuple[str, ...] = get_args(_Camera)
 CAMERA_NAMES = {"agentview": "image", "robot0_eye_in_hand": "image2"}
 
 
 def camera_names(
-    camera_name: str | Sequence[str],                    # "agentview_image,robot0_eye_in_hand_image"
-    mapping: dict[str, str] | None = None,               # {"agentview_image": "image"}; None for the usual names
-) -> dict[str, str]:                                     # {camera: name in the observation}
-    """Cameras and what their pictures are called. ValueError for a camera that doesn't exist, or two pictures of one name."""
+    camera_name: str | Sequence[str],  # "agentview_image,robot0_eye_in_hand_image"
+    mapping: dict[str, str] | None = None,  # {"agentview_image": "image"}; None for the usual names
+) -> dict[str, str]:  # {camera: name in the observation}
+    """Cameras and what their pictures are called. ValueError for a camera that doesn't exist, or
+    two pictures of one name.
+    """
     cameras = [name.removesuffix("_image") for name in split_names(camera_name, "camera_name")]
     renamed = {camera.removesuffix("_image"): name for camera, name in (mapping or {}).items()}
     for what, names in (("camera_name", cameras), ("camera_name_mapping: camera", renamed)):
@@ -41,11 +77,13 @@ def camera_names(
                 raise unknown_name(what, name, CAMERAS)
     found = {camera: renamed.get(camera, CAMERA_NAMES.get(camera, camera)) for camera in cameras}
     if len(set(found.values())) < len(cameras):
-        raise ValueError(f"two pictures would have the same name: {found}; set camera_name_mapping={{'<camera>': '<name>'}}, and name each camera once")
+        raise ValueError(
+            f"two pictures would have the same name: {found}; set camera_name_mapping={{'<camera>': '<name>'}}, and name each camera once"
+        )
     return found
 
 # %% ../../nbs/envs/libero.ipynb #d60df88d
-N_SCENE_OBJECTS = 8                                       # objects and fixtures of the fullest scene
+N_SCENE_OBJECTS = 8  # objects and fixtures of the fullest scene
 _ABSOLUTE_LIMITS = np.array([2.0, 2.0, 2.0, 2 * np.pi, 2 * np.pi, 2 * np.pi, 1.0], dtype=np.float32)
 
 
@@ -55,13 +93,36 @@ def _cameras(value: Any, name: str) -> Any:
 
 
 ObsType = Literal["pixels_agent_pos", "pixels", "state"]
-CameraName = Annotated[str | Sequence[str], Setting("cameras of the observation, with commas between them, see `camera_names`", convert=_cameras)]
-CameraNameMapping = Annotated[dict[str, str] | None, Setting("what the cameras' pictures are called, {camera: name}; None for the usual names")]
-ControlMode = Annotated[Literal["relative", "absolute"], Setting("relative: actions are movements; absolute: actions are poses to go to")]
-ControlFreq = Annotated[int, Setting("control steps per second of simulated time; robosuite simulates in steps of 2 ms, so at most 500", least=1, most=500)]
-SettleSteps = Annotated[int, Setting("steps at rest before the policy sees the scene", least=0, most=10_000)]
+CameraName = Annotated[
+    str | Sequence[str],
+    Setting(
+        "cameras of the observation, with commas between them, see `camera_names`", convert=_cameras
+    ),
+]
+CameraNameMapping = Annotated[
+    dict[str, str] | None,
+    Setting("what the cameras' pictures are called, {camera: name}; None for the usual names"),
+]
+ControlMode = Annotated[
+    Literal["relative", "absolute"],
+    Setting("relative: actions are movements; absolute: actions are poses to go to"),
+]
+ControlFreq = Annotated[
+    int,
+    Setting(
+        "control steps per second of simulated time; robosuite simulates in steps of 2 ms, so at most 500",
+        least=1,
+        most=500,
+    ),
+]
+SettleSteps = Annotated[
+    int, Setting("steps at rest before the policy sees the scene", least=0, most=10_000)
+]
 RenderCamera = Annotated[_Camera, Setting("camera of videos")]
-Assets = Annotated[str | None, Setting("folder with LIBERO's assets; None to look for it, see `LiberoPaths`", path=True)]
+Assets = Annotated[
+    str | None,
+    Setting("folder with LIBERO's assets; None to look for it, see `LiberoPaths`", path=True),
+]
 
 
 def _numbers(*shape: int) -> spaces.Box:
@@ -69,7 +130,8 @@ def _numbers(*shape: int) -> spaces.Box:
 
 
 class LiberoEnv(gymnasium.Env):
-    """One task of LIBERO as a Gymnasium environment. Nothing of the simulator is imported before the first `reset`.
+    """One task of LIBERO as a Gymnasium environment. Nothing of the simulator is imported before
+    the first `reset`.
 
     Parameters
     ----------
@@ -82,8 +144,8 @@ class LiberoEnv(gymnasium.Env):
     privileged
         Adds the ground truth of `libero_scene`: `obs["privileged"]` and `info["scene"]` at reset.
     episode_length
-        Control steps after which the episode is cut off; default: 280, 280, 300, 520, 400 for spatial, object, goal,
-        10, 90.
+        Control steps after which the episode is cut off; default: 280, 280, 300, 520, 400 for
+        spatial, object, goal, 10, 90.
     observation_height, observation_width
         Of the pictures in the observation.
     camera_name, camera_name_mapping
@@ -108,6 +170,7 @@ class LiberoEnv(gymnasium.Env):
     LiberoSetupError
         Where files are missing.
     """
+
     lazy = True
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
 
@@ -134,14 +197,30 @@ class LiberoEnv(gymnasium.Env):
         task_description: Text = None,
     ):
         self._files = libero_task(suite, task_id)
-        self.suite, self.task_id, self.task = self._files.suite, self._files.task_id, self._files.name
+        self.suite, self.task_id, self.task = (
+            self._files.suite,
+            self._files.task_id,
+            self._files.name,
+        )
         self.task_description = task_description or self._files.description
         self.obs_type, self.render_mode, self.privileged = obs_type, render_mode, privileged
-        self.max_episode_steps = self._max_episode_steps = episode_length or PRESETS["lerobot"][self.suite]     # the second name is what lerobot asks for
+        # the second name is what lerobot asks for
+        self.max_episode_steps = self._max_episode_steps = (
+            episode_length or PRESETS["lerobot"][self.suite]
+        )
         self.observation_height, self.observation_width = observation_height, observation_width
-        self.visualization_height, self.visualization_width, self.render_camera = visualization_height, visualization_width, render_camera
+        self.visualization_height, self.visualization_width, self.render_camera = (
+            visualization_height,
+            visualization_width,
+            render_camera,
+        )
         self.cameras = camera_names(camera_name, camera_name_mapping)
-        self.control_mode, self.control_freq, self.n_settle_steps, self.assets = control_mode, control_freq, n_settle_steps, assets
+        self.control_mode, self.control_freq, self.n_settle_steps, self.assets = (
+            control_mode,
+            control_freq,
+            n_settle_steps,
+            assets,
+        )
         self.metadata = {**self.metadata, "render_fps": control_freq}
         names = read_scene_names(self._files.bddl_file)
         self.object_names = names.objects + names.fixtures
@@ -151,24 +230,32 @@ class LiberoEnv(gymnasium.Env):
             image = spaces.Box(0, 255, (observation_height, observation_width, 3), np.uint8)
             parts["pixels"] = spaces.Dict({name: image for name in self.cameras.values()})
         if obs_type != "pixels":
-            parts["robot_state"] = spaces.Dict({
-                "eef": spaces.Dict({"pos": _numbers(3), "quat": _numbers(4), "mat": _numbers(3, 3)}),
-                "gripper": spaces.Dict({"qpos": _numbers(2), "qvel": _numbers(2)}),
-                "joints": spaces.Dict({"pos": _numbers(7), "vel": _numbers(7)}),
-            })
+            parts["robot_state"] = spaces.Dict(
+                {
+                    "eef": spaces.Dict(
+                        {"pos": _numbers(3), "quat": _numbers(4), "mat": _numbers(3, 3)}
+                    ),
+                    "gripper": spaces.Dict({"qpos": _numbers(2), "qvel": _numbers(2)}),
+                    "joints": spaces.Dict({"pos": _numbers(7), "vel": _numbers(7)}),
+                }
+            )
         if obs_type == "state":
             parts["environment_state"] = _numbers(7 * N_SCENE_OBJECTS)
         if privileged:
-            parts["privileged"] = spaces.Dict({name: _numbers(*shape) for name, shape in PRIVILEGED_SHAPES.items()})
+            parts["privileged"] = spaces.Dict(
+                {name: _numbers(*shape) for name, shape in PRIVILEGED_SHAPES.items()}
+            )
         self.observation_space = spaces.Dict(parts)
         limits = np.ones(7, dtype=np.float32) if control_mode == "relative" else _ABSOLUTE_LIMITS
         self.action_space = spaces.Box(-limits, limits, dtype=np.float32)
 
         self._simulator: Any = None
-        self._steps_left = 0                              # 0: there is no episode to step
+        self._steps_left = 0  # 0: there is no episode to step
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Begin the episode that the seed and `options["init_state_id"]` decide; without a seed, one that follows from the last seed given."""
+        """Begin the episode that the seed and `options["init_state_id"]` decide; without a seed,
+        one that follows from the last seed given.
+        """
         init_state_id = self._init_state_id(options)
         super().reset(seed=seed)
         if seed is None:
@@ -180,29 +267,52 @@ class LiberoEnv(gymnasium.Env):
         self._steps_left = self.max_episode_steps
         info: dict[str, Any] = {"is_success": False}
         if self.privileged:
-            task = {"suite": self.suite, "task_id": self.task_id, "task": self.task, "language": self.task_description}
+            task = {
+                "suite": self.suite,
+                "task_id": self.task_id,
+                "task": self.task,
+                "language": self.task_description,
+            }
             info["scene"] = task | self._simulator.reader.scene()
         return self._observation(), info
 
-    def step(self, action: np.ndarray, observe: bool = True) -> tuple[dict | None, float, bool, bool, dict]:
+    def step(
+        self, action: np.ndarray, observe: bool = True
+    ) -> tuple[dict | None, float, bool, bool, dict]:
         """One control step; `observe=False` renders nothing and leaves the observation out (None)."""
         if self._steps_left <= 0:
-            raise RuntimeError(f"{self.suite}/{self.task_id}: no running episode to step; call reset(seed=...) first, and again after an episode has ended")
+            raise RuntimeError(
+                f"{self.suite}/{self.task_id}: no running episode to step; call reset(seed=...) first, and again after an episode has ended"
+            )
         action = np.asarray(action, dtype=np.float64)
         if action.shape != (7,) or not np.isfinite(action).all():
-            raise ValueError(f"{self.suite}/{self.task_id}: an action is 7 finite numbers (x, y, z, three rotations, gripper), got {action.tolist()}")
+            raise ValueError(
+                f"{self.suite}/{self.task_id}: an action is 7 finite numbers (x, y, z, three rotations, gripper), got {action.tolist()}"
+            )
         reward, success = self._simulator.step(action, look=observe)
         steps_left = self._steps_left - 1
         self._steps_left = 0 if success else steps_left
-        return self._observation() if observe else None, reward, success, not success and steps_left == 0, {"is_success": success}
+        return (
+            self._observation() if observe else None,
+            reward,
+            success,
+            not success and steps_left == 0,
+            {"is_success": success},
+        )
 
     def render(self) -> np.ndarray:
         """(H, W, 3) uint8: the current state as a person would see it from `render_camera`."""
         if self.render_mode is None:
-            raise RuntimeError(f"{self.suite}/{self.task_id} was made with render_mode=None; make it with render_mode='rgb_array' to draw it")
+            raise RuntimeError(
+                f"{self.suite}/{self.task_id} was made with render_mode=None; make it with render_mode='rgb_array' to draw it"
+            )
         if self._simulator is None:
-            raise RuntimeError(f"{self.suite}/{self.task_id}: there is nothing to draw yet; call reset(seed=...) first")
-        return self._simulator.picture(self.render_camera, self.visualization_height, self.visualization_width)
+            raise RuntimeError(
+                f"{self.suite}/{self.task_id}: there is nothing to draw yet; call reset(seed=...) first"
+            )
+        return self._simulator.picture(
+            self.render_camera, self.visualization_height, self.visualization_width
+        )
 
     def close(self) -> None:
         """Free the simulator. A later `reset` builds it again."""
@@ -213,7 +323,9 @@ class LiberoEnv(gymnasium.Env):
     def _init_state_id(self, options: dict | None) -> int | None:
         for name in options or {}:
             if name != "init_state_id":
-                raise ValueError(f"reset(options={{{name!r}: …}}) is not known; allowed is 'init_state_id'")
+                raise ValueError(
+                    f"reset(options={{{name!r}: …}}) is not known; allowed is 'init_state_id'"
+                )
         number = checked("init_state_id", (options or {}).get("init_state_id"), int | None)
         if number is None:
             return None
@@ -230,15 +342,23 @@ class LiberoEnv(gymnasium.Env):
         from lerobot_nb.envs.libero_simulator import LiberoSimulator
 
         return LiberoSimulator(
-            self._files, paths, cameras=() if self.obs_type == "state" else tuple(self.cameras), height=self.observation_height, width=self.observation_width,
-            can_render=self.render_mode is not None, control_freq=self.control_freq, relative=self.control_mode == "relative",
+            self._files,
+            paths,
+            cameras=() if self.obs_type == "state" else tuple(self.cameras),
+            height=self.observation_height,
+            width=self.observation_width,
+            can_render=self.render_mode is not None,
+            control_freq=self.control_freq,
+            relative=self.control_mode == "relative",
         )
 
     def _observation(self) -> dict:
         raw = self._simulator.observation
         observation: dict[str, Any] = {}
         if self.obs_type != "state":
-            observation["pixels"] = {name: raw[f"{camera}_image"] for camera, name in self.cameras.items()}
+            observation["pixels"] = {
+                name: raw[f"{camera}_image"] for camera, name in self.cameras.items()
+            }
         if self.obs_type != "pixels":
             observation["robot_state"] = self._simulator.robot_state()
         if self.obs_type == "state":
@@ -258,29 +378,48 @@ class LiberoEnvConfig(EnvConfig):
     Parameters
     ----------
     task
-        A suite ("libero_spatial" or "spatial", object, goal, 10, 90), or several with commas between them.
+        A suite ("libero_spatial" or "spatial", object, goal, 10, 90), or several with commas
+        between them.
     control_freq
         Another name for fps.
     """
-    task: Annotated[TaskNames, Setting("suites (spatial, object, goal, 10, 90), with commas between them")] = "libero_10"
+
+    task: Annotated[
+        TaskNames, Setting("suites (spatial, object, goal, 10, 90), with commas between them")
+    ] = "libero_10"
     fps: ControlFreq = 20
-    preset: Annotated[Literal["lerobot", "openvla"], Setting("whose time limits count; `episode_length` overrides them for all suites")] = "lerobot"
+    preset: Annotated[
+        Literal["lerobot", "openvla"],
+        Setting("whose time limits count; `episode_length` overrides them for all suites"),
+    ] = "lerobot"
     camera_name: CameraName = "agentview_image,robot0_eye_in_hand_image"
     camera_name_mapping: CameraNameMapping = None
     control_mode: ControlMode = "relative"
-    init_states: Annotated[bool, Setting("begin from the stored initial states, one after the other; False: from placements that the seed draws")] = True
+    init_states: Annotated[
+        bool,
+        Setting(
+            "begin from the stored initial states, one after the other; False: from placements that the seed draws"
+        ),
+    ] = True
     n_settle_steps: SettleSteps = N_SETTLE_STEPS
     render_camera: RenderCamera = "agentview"
     visualization_height: Annotated[Pixels, Setting("height of videos, in pixels")] = 480
     visualization_width: Annotated[Pixels, Setting("width of videos, in pixels")] = 480
     assets: Assets = None
-    init_state_ids: Annotated[Sequence[int] | str | int | None, Setting(
-        "stored initial states to begin from, in this order: [30, 31] or '30-34'; None: all of them, the first one first", convert=split_ids
-    )] = None
+    init_state_ids: Annotated[
+        Sequence[int] | str | int | None,
+        Setting(
+            "stored initial states to begin from, in this order: [30, 31] or '30-34'; None: all of them, the first one first",
+            convert=split_ids,
+        ),
+    ] = None
     task_descriptions: Texts = None
 
     env_target: ClassVar[str] = "lerobot_nb.envs.libero:LiberoEnv"
-    preload: ClassVar[tuple[str, ...]] = ("lerobot_nb.envs.libero_simulator", "lerobot_nb.envs.libero")
+    preload: ClassVar[tuple[str, ...]] = (
+        "lerobot_nb.envs.libero_simulator",
+        "lerobot_nb.envs.libero",
+    )
     expert: ClassVar[str] = "lerobot_nb.policies.libero_expert:LiberoExpert"
     reports_success: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, Any]] = {"task": "libero_object", "task_ids": [0, 1]}
@@ -288,13 +427,18 @@ class LiberoEnvConfig(EnvConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        camera_names(self.camera_name, self.camera_name_mapping)         # ValueError for one that doesn't exist
+        # ValueError for one that doesn't exist
+        camera_names(self.camera_name, self.camera_name_mapping)
         ids = split_ids(self.init_state_ids, "init_state_ids") or []
         wrong = [number for number in ids if number >= N_INIT_STATES]
         if wrong:
-            raise ValueError(f"init_state_ids holds {wrong}; every task of LIBERO has {N_INIT_STATES} stored initial states, 0 to {N_INIT_STATES - 1}")
+            raise ValueError(
+                f"init_state_ids holds {wrong}; every task of LIBERO has {N_INIT_STATES} stored initial states, 0 to {N_INIT_STATES - 1}"
+            )
         if ids and not self.init_states:
-            raise ValueError("init_state_ids chooses among the stored initial states, which init_states=False leaves unused; give one of the two")
+            raise ValueError(
+                "init_state_ids chooses among the stored initial states, which init_states=False leaves unused; give one of the two"
+            )
 
     @property
     def control_freq(self) -> int:
@@ -302,7 +446,15 @@ class LiberoEnvConfig(EnvConfig):
         return self.fps
 
     def tasks(self) -> list[TaskInfo]:
-        found = list_tasks(self.task, self.task_ids, self.preset, self.episode_length, self.init_states, self.init_state_ids, self.task_descriptions)
+        found = list_tasks(
+            self.task,
+            self.task_ids,
+            self.preset,
+            self.episode_length,
+            self.init_states,
+            self.init_state_ids,
+            self.task_descriptions,
+        )
         unused = set(self.task_descriptions or ()) - {task.name for task in found}
         for name in sorted(unused):
             known = [known for suite in SUITES for known in task_names(suite)]
@@ -314,9 +466,12 @@ class LiberoEnvConfig(EnvConfig):
         features = {"action": PolicyFeature(FeatureType.ACTION, (7,))}
         if self.obs_type != "state":
             for name in camera_names(self.camera_name, self.camera_name_mapping).values():
-                features[f"pixels/{name}"] = PolicyFeature(FeatureType.VISUAL, (self.observation_height, self.observation_width, 3))
+                features[f"pixels/{name}"] = PolicyFeature(
+                    FeatureType.VISUAL, (self.observation_height, self.observation_width, 3)
+                )
         if self.obs_type != "pixels":
-            features["agent_pos"] = PolicyFeature(FeatureType.STATE, (8,))            # what the processor makes of robot_state
+            # what the processor makes of robot_state
+            features["agent_pos"] = PolicyFeature(FeatureType.STATE, (8,))
         if self.obs_type == "state":
             features["environment_state"] = PolicyFeature(FeatureType.ENV, (7 * N_SCENE_OBJECTS,))
         return features
@@ -324,12 +479,28 @@ class LiberoEnvConfig(EnvConfig):
     @property
     def gym_kwargs(self) -> dict[str, Any]:
         names = (
-            "camera_name", "camera_name_mapping", "control_mode", "n_settle_steps", "render_camera", "visualization_height", "visualization_width", "assets",
+            "camera_name",
+            "camera_name_mapping",
+            "control_mode",
+            "n_settle_steps",
+            "render_camera",
+            "visualization_height",
+            "visualization_width",
+            "assets",
         )
-        return super().gym_kwargs | {name: getattr(self, name) for name in names} | {"control_freq": self.fps}
+        return (
+            super().gym_kwargs
+            | {name: getattr(self, name) for name in names}
+            | {"control_freq": self.fps}
+        )
 
     def env_factory(self, task: TaskInfo) -> EnvFactory:
-        kwargs = {**self.gym_kwargs, "suite": task.suite, "task_id": task.task_id, "episode_length": task.max_episode_steps}
+        kwargs = {
+            **self.gym_kwargs,
+            "suite": task.suite,
+            "task_id": task.task_id,
+            "episode_length": task.max_episode_steps,
+        }
         if task.name in (self.task_descriptions or {}):
             kwargs["task_description"] = task.description
         return EnvFactory(self.env_target, kwargs)
@@ -337,23 +508,31 @@ class LiberoEnvConfig(EnvConfig):
     @property
     def protocol(self) -> dict[str, Any]:
         suites = [suite_name(name) for name in split_names(self.task)]
-        chosen = {"init_state_ids": list(self.init_state_ids)} if self.init_state_ids is not None else {}
+        chosen = (
+            {"init_state_ids": list(self.init_state_ids)} if self.init_state_ids is not None else {}
+        )
         return chosen | {
             "benchmark": "libero",
             "preset": self.preset,
-            "time_limits": {suite: self.episode_length or PRESETS[self.preset][suite] for suite in suites},
+            "time_limits": {
+                suite: self.episode_length or PRESETS[self.preset][suite] for suite in suites
+            },
             "settle_steps": self.n_settle_steps,
             "initial_states": "stored" if self.init_states else "drawn from the episode's seed",
             "control_mode": self.control_mode,
             "control_hz": self.fps,
-            "cameras": dict(camera_names(self.camera_name, self.camera_name_mapping)) if self.obs_type != "state" else {},
+            "cameras": dict(camera_names(self.camera_name, self.camera_name_mapping))
+            if self.obs_type != "state"
+            else {},
             "success": "first step after which the goal holds",
         }
 
     def check(self) -> list[str]:
-        """Are LIBERO and its assets here, and can pictures be drawn where they are asked for? LiberoSetupError or RenderingError with the cure.
+        """Are LIBERO and its assets here, and can pictures be drawn where they are asked for?
+        LiberoSetupError or RenderingError with the cure.
 
-        Assets that are nowhere on this machine are fetched, where the Hugging Face hub can be reached; that takes longer and is logged.
+        Assets that are nowhere on this machine are fetched, where the Hugging Face hub can be
+        reached; that takes longer and is logged.
         """
         LiberoPaths.find(assets=self.assets, download=True)
         if self.obs_type != "state" or self.render_mode is not None:

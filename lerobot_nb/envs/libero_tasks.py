@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from .base import TaskInfo
-from .settings import select_task_ids, split_ids, split_names, unknown_name
 from .libero_paths import LiberoPaths, LiberoSetupError, package_folder
+from .settings import select_task_ids, split_ids, split_names, unknown_name
 
 # %% ../../nbs/envs/libero_tasks.ipynb #d8764dea
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
@@ -30,22 +30,30 @@ PRESETS: dict[str, dict[str, int]] = {
     "openvla": dict(zip(SUITES, (220, 280, 300, 520, 400))),
 }
 N_SETTLE_STEPS = 10
-N_INIT_STATES = 50                                        # stored for each of the 130 tasks
+N_INIT_STATES = 50  # stored for each of the 130 tasks
 
 
 def suite_name(name: str) -> str:
-    """The full name of a suite: `"spatial"` and `"libero_spatial"` both give `"libero_spatial"`. ValueError for one that doesn't exist."""
+    """The full name of a suite: `"spatial"` and `"libero_spatial"` both give `"libero_spatial"`.
+    ValueError for one that doesn't exist.
+    """
     full = name if name.startswith("libero_") else f"libero_{name}"
     if full in SUITES:
         return full
-    hint = "libero_100 is not one suite here: write libero_90,libero_10." if full == "libero_100" else ""
+    hint = (
+        "libero_100 is not one suite here: write libero_90,libero_10."
+        if full == "libero_100"
+        else ""
+    )
     raise unknown_name("LIBERO suite", name, SUITES, hint)
 
 # %% ../../nbs/envs/libero_tasks.ipynb #65373ec0
 @functools.lru_cache(maxsize=None)
 def _task_map(file: Path) -> dict[str, list[str]]:
     if not file.is_file():
-        raise LiberoSetupError(f"{file} is missing, hf-libero is not installed as it should be: pip install --no-deps --force-reinstall hf-libero==0.1.4")
+        raise LiberoSetupError(
+            f"{file} is missing, hf-libero is not installed as it should be: pip install --no-deps --force-reinstall hf-libero==0.1.4"
+        )
     assignment = ast.parse(file.read_text()).body[0]
     return ast.literal_eval(assignment.value)
 
@@ -54,13 +62,15 @@ def task_names(suite: str) -> list[str]:
     """Names of the tasks of a suite, in the library's order."""
     folder = package_folder("libero")
     if folder is None:
-        LiberoPaths.find(need_assets=False)              # raises the error that says how to install it
-    return list(_task_map(folder / "libero" / "benchmark" / "libero_suite_task_map.py")[suite_name(suite)])
+        LiberoPaths.find(need_assets=False)  # raises the error that says how to install it
+    return list(
+        _task_map(folder / "libero" / "benchmark" / "libero_suite_task_map.py")[suite_name(suite)]
+    )
 
 
 def describe(
-    name: str,      # e.g. "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
-) -> str:           # e.g. "close the top drawer of the cabinet"
+    name: str,  # e.g. "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
+) -> str:  # e.g. "close the top drawer of the cabinet"
     """The instruction that a policy receives."""
     return re.sub(r"^[A-Z_]+_SCENE\d+_", "", name).replace("_", " ")
 
@@ -78,6 +88,7 @@ class LiberoTask:
     init_states_file
         Stored initial states of the simulator.
     """
+
     suite: str
     task_id: int
     name: str
@@ -86,7 +97,9 @@ class LiberoTask:
     init_states_file: Path
 
     def init_states(self) -> np.ndarray:
-        """(n, D) float64: time, joint positions and velocities of the whole scene, one row per initial state."""
+        """(n, D) float64: time, joint positions and velocities of the whole scene, one row per
+        initial state.
+        """
         return read_init_states(self.init_states_file)
 
 
@@ -97,24 +110,40 @@ def libero_task(suite: str, task_id: int, paths: LiberoPaths | None = None) -> L
     [task_id] = select_task_ids([task_id], len(names), suite)
     paths = paths or LiberoPaths.find(need_assets=False)
     name = names[task_id]
-    return LiberoTask(suite, task_id, name, describe(name), paths.bddl_files / suite / f"{name}.bddl", paths.init_states / suite / f"{name}.pruned_init")
+    return LiberoTask(
+        suite,
+        task_id,
+        name,
+        describe(name),
+        paths.bddl_files / suite / f"{name}.bddl",
+        paths.init_states / suite / f"{name}.pruned_init",
+    )
 
 # %% ../../nbs/envs/libero_tasks.ipynb #51a6de1b
 class _ArrayUnpickler(pickle.Unpickler):
     """Builds numpy arrays and refuses everything else."""
+
     _allowed = {
-        ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("_codecs", "encode"),
     }
 
     def find_class(self, module, name):
         if (module, name) not in self._allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a file of initial states")
+            raise pickle.UnpicklingError(
+                f"{module}.{name} has no place in a file of initial states"
+            )
         return super().find_class(module, name)
 
 
 @functools.lru_cache(maxsize=16)
 def read_init_states(file: Path) -> np.ndarray:
-    """(n, D) float64, read-only. LiberoSetupError where the file is missing or holds something else."""
+    """(n, D) float64, read-only. LiberoSetupError where the file is missing or holds something
+    else.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             [member] = [name for name in archive.namelist() if name.endswith("data.pkl")]
@@ -129,53 +158,82 @@ def read_init_states(file: Path) -> np.ndarray:
 
 # %% ../../nbs/envs/libero_tasks.ipynb #f2c77cd6
 def list_tasks(
-    suites: str | Sequence[str],                   # "libero_spatial", "spatial,goal", ["10"]
-    task_ids: Sequence[int] | None = None,         # numbers within each suite; None: all
-    preset: str = "lerobot",                       # decides max_episode_steps
-    episode_length: int | None = None,             # overrides the preset's limit
-    init_states: bool = True,                      # False: tasks are listed without stored initial states
-    init_state_ids: str | int | Sequence[int] | None = None,       # which stored initial states, in which order; None: all
-    descriptions: Mapping[str, str] | None = None,                 # texts in place of the tasks' own, {task name: text}
+    suites: str | Sequence[str],  # "libero_spatial", "spatial,goal", ["10"]
+    task_ids: Sequence[int] | None = None,  # numbers within each suite; None: all
+    preset: str = "lerobot",  # decides max_episode_steps
+    episode_length: int | None = None,  # overrides the preset's limit
+    init_states: bool = True,  # False: tasks are listed without stored initial states
+    # which stored initial states, in which order; None: all
+    init_state_ids: str | int | Sequence[int] | None = None,
+    # texts in place of the tasks' own, {task name: text}
+    descriptions: Mapping[str, str] | None = None,
 ) -> list[TaskInfo]:
-    """The tasks in order; takes milliseconds. ValueError for a suite, a number or a preset that doesn't exist."""
+    """The tasks in order; takes milliseconds. ValueError for a suite, a number or a preset that
+    doesn't exist.
+    """
     if preset not in PRESETS:
         raise unknown_name("LIBERO preset", preset, PRESETS)
     chosen = split_ids(init_state_ids, "init_state_ids")
     found = []
     names = [suite_name(name) for name in split_names(suites)]
-    for suite in split_names(names):                       # again: "10,libero_10" names one suite twice
+    for suite in split_names(names):  # again: "10,libero_10" names one suite twice
         in_suite = task_names(suite)
         for task_id in select_task_ids(task_ids, len(in_suite), suite):
             name = in_suite[task_id]
-            found.append(TaskInfo(
-                suite, task_id, name, (descriptions or {}).get(name, describe(name)), episode_length or PRESETS[preset][suite], N_INIT_STATES if init_states else None,
-                tuple(chosen) if chosen is not None else None,
-            ))
+            found.append(
+                TaskInfo(
+                    suite,
+                    task_id,
+                    name,
+                    (descriptions or {}).get(name, describe(name)),
+                    episode_length or PRESETS[preset][suite],
+                    N_INIT_STATES if init_states else None,
+                    tuple(chosen) if chosen is not None else None,
+                )
+            )
     return found
 
 # %% ../../nbs/envs/libero_tasks.ipynb #adabf5a4
 @dataclass(frozen=True)
 class SceneNames:
-    """What stands in a scene: movable objects, fixtures (the table left out), and the class of problem that the library loads."""
+    """What stands in a scene: movable objects, fixtures (the table left out), and the class of
+    problem that the library loads.
+    """
+
     problem: str
     objects: tuple[str, ...]
     fixtures: tuple[str, ...]
 
 
-_TABLES = ("main_table", "floor", "kitchen_table", "coffee_table", "living_room_table", "study_table")
+_TABLES = (
+    "main_table",
+    "floor",
+    "kitchen_table",
+    "coffee_table",
+    "living_room_table",
+    "study_table",
+)
 
 
 @functools.lru_cache(maxsize=256)
 def read_scene_names(bddl_file: Path) -> SceneNames:
-    """Names of objects and fixtures in the order of the file. LiberoSetupError where the file is missing."""
+    """Names of objects and fixtures in the order of the file. LiberoSetupError where the file is
+    missing.
+    """
     if not bddl_file.is_file():
-        raise LiberoSetupError(f"the task file {bddl_file} is missing: pip install --no-deps --force-reinstall hf-libero==0.1.4 brings the original")
+        raise LiberoSetupError(
+            f"the task file {bddl_file} is missing: pip install --no-deps --force-reinstall hf-libero==0.1.4 brings the original"
+        )
     text = bddl_file.read_text().lower()
+
     def names(section: str) -> tuple[str, ...]:
         """`(:objects a b - kind c - kind)` → a, b, c."""
         match = re.search(rf"\(:{section}\s([^)]*)\)", text)
         words = match.group(1).split() if match else []
-        return tuple(word for i, word in enumerate(words) if word != "-" and (i == 0 or words[i - 1] != "-"))
+        return tuple(
+            word for i, word in enumerate(words) if word != "-" and (i == 0 or words[i - 1] != "-")
+        )
+
     return SceneNames(
         problem=re.search(r"\(problem\s+(\S+?)\)", text).group(1),
         objects=names("objects"),

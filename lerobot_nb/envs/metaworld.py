@@ -19,8 +19,23 @@ import numpy as np
 from gymnasium import spaces
 
 from .base import EnvFactory, FeatureType, PolicyFeature, TaskInfo
-from .config import EnvConfig, EpisodeLength, Pixels, Privileged, RenderMode, TaskNames, Text, Texts
-from .settings import Setting, checks_arguments, select_task_ids, split_names, unknown_name
+from lerobot_nb.envs.config import (
+    EnvConfig,
+    EpisodeLength,
+    Pixels,
+    Privileged,
+    RenderMode,
+    TaskNames,
+    Text,
+    Texts,
+)
+from lerobot_nb.envs.settings import (
+    Setting,
+    checks_arguments,
+    select_task_ids,
+    split_names,
+    unknown_name,
+)
 
 # %% ../../nbs/envs/metaworld.ipynb #81066dc7
 TASK_DESCRIPTIONS = {
@@ -102,16 +117,24 @@ TASK_GROUPS = {
 }
 
 # %% ../../nbs/envs/metaworld.ipynb #495c3d91
-_Camera = Literal["topview", "corner", "corner2", "corner3", "corner4", "behindGripper", "gripperPOV"]
+_Camera = Literal[
+    "topview", "corner", "corner2", "corner3", "corner4", "behindGripper", "gripperPOV"
+]
 CAMERAS: tuple[str, ...] = get_args(_Camera)
-CameraName = Annotated[_Camera, Setting("camera of observations and videos; corner2 is what lerobot's checkpoints and data sets have seen")]
+CameraName = Annotated[
+    _Camera,
+    Setting(
+        "camera of observations and videos; corner2 is what lerobot's checkpoints and data sets have seen"
+    ),
+]
 ObsType = Literal["pixels_agent_pos", "pixels", "state"]
 _UPSIDE_DOWN = ("corner", "corner2", "corner3", "corner4")
 _CORNER2_POSITION = (0.75, 0.075, 0.7)
 
 # %% ../../nbs/envs/metaworld.ipynb #839b0ae8
 class MetaworldEnv(gymnasium.Env):
-    """One Meta-World task as a Gymnasium environment; see `MetaworldEnvConfig` for the meaning of the arguments.
+    """One Meta-World task as a Gymnasium environment; see `MetaworldEnvConfig` for the meaning of
+    the arguments.
 
     Parameters
     ----------
@@ -120,8 +143,9 @@ class MetaworldEnv(gymnasium.Env):
     task_description
         Text for language-conditioned policies; default is the one in `TASK_DESCRIPTIONS`.
     """
+
     lazy = True
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 80}          # 5 substeps of 2.5 ms
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # 5 substeps of 2.5 ms
 
     @checks_arguments
     def __init__(
@@ -140,15 +164,27 @@ class MetaworldEnv(gymnasium.Env):
         if self.task not in TASK_DESCRIPTIONS:
             raise unknown_name("Meta-World task", task, sorted(TASK_DESCRIPTIONS))
         self.task_description = task_description or TASK_DESCRIPTIONS[self.task]
-        self.obs_type, self.render_mode, self.privileged, self.camera_name = obs_type, render_mode, privileged, camera_name
-        self.max_episode_steps = self._max_episode_steps = episode_length or 500          # the second name is what lerobot asks for
+        self.obs_type, self.render_mode, self.privileged, self.camera_name = (
+            obs_type,
+            render_mode,
+            privileged,
+            camera_name,
+        )
+        # the second name is what lerobot asks for
+        self.max_episode_steps = self._max_episode_steps = episode_length or 500
         self.observation_height, self.observation_width = observation_height, observation_width
 
         parts: dict[str, spaces.Space] = {}
         if obs_type != "state":
-            parts["pixels"] = spaces.Box(0, 255, (observation_height, observation_width, 3), np.uint8)
+            parts["pixels"] = spaces.Box(
+                0, 255, (observation_height, observation_width, 3), np.uint8
+            )
         if obs_type != "pixels":
-            parts["agent_pos"] = spaces.Box(np.array([-0.525, 0.348, -0.0525, -1.0]), np.array([0.525, 1.025, 0.7, 1.0]), dtype=np.float64)
+            parts["agent_pos"] = spaces.Box(
+                np.array([-0.525, 0.348, -0.0525, -1.0]),
+                np.array([0.525, 1.025, 0.7, 1.0]),
+                dtype=np.float64,
+            )
         for name in ["environment_state"] * (obs_type == "state") + ["privileged"] * privileged:
             parts[name] = spaces.Box(-np.inf, np.inf, (39,), np.float64)
         self.observation_space = spaces.Dict(parts)
@@ -156,11 +192,13 @@ class MetaworldEnv(gymnasium.Env):
 
         self._simulator: Any = None
         self._renderer: Any = None
-        self._picture: np.ndarray | None = None        # of the current state, once it was drawn
-        self._steps_left = 0                           # 0: there is no episode to step
+        self._picture: np.ndarray | None = None  # of the current state, once it was drawn
+        self._steps_left = 0  # 0: there is no episode to step
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Begin the episode that `seed` decides; without a seed, one that follows from the last seed given."""
+        """Begin the episode that `seed` decides; without a seed, one that follows from the last
+        seed given.
+        """
         _check_options(options)
         super().reset(seed=seed)
         if seed is None:
@@ -175,31 +213,52 @@ class MetaworldEnv(gymnasium.Env):
         self._picture, self._steps_left = None, self.max_episode_steps
         return self._observation(raw), {"is_success": False, "scene": {"task": self.task}}
 
-    def step(self, action: np.ndarray, observe: bool = True) -> tuple[dict | None, float, bool, bool, dict]:
+    def step(
+        self, action: np.ndarray, observe: bool = True
+    ) -> tuple[dict | None, float, bool, bool, dict]:
         """One control step of 1/80 s; `observe=False` leaves the observation out (None)."""
         if self._steps_left <= 0:
-            raise RuntimeError(f"{self.task}: there is no running episode to step; call reset(seed=...) first, and again after an episode has ended")
+            raise RuntimeError(
+                f"{self.task}: there is no running episode to step; call reset(seed=...) first, and again after an episode has ended"
+            )
         action = np.asarray(action, dtype=np.float32)
         if action.shape != (4,) or not np.isfinite(action).all():
-            raise ValueError(f"{self.task}: an action is 4 finite numbers (x, y, z, gripper), got {action.tolist()}")
+            raise ValueError(
+                f"{self.task}: an action is 4 finite numbers (x, y, z, gripper), got {action.tolist()}"
+            )
         raw, reward, _, _, info = self._simulator.step(action)
         self._picture = None
         success = info["is_success"] = bool(info["success"])
         steps_left = self._steps_left - 1
         self._steps_left = 0 if success else steps_left
-        return self._observation(raw) if observe else None, float(reward), success, not success and steps_left == 0, info
+        return (
+            self._observation(raw) if observe else None,
+            float(reward),
+            success,
+            not success and steps_left == 0,
+            info,
+        )
 
     def render(self) -> np.ndarray:
         """The current state, (H, W, 3) uint8."""
         if self.render_mode is None:
-            raise RuntimeError(f"{self.task} was made with render_mode=None; make it with render_mode='rgb_array' to draw it")
+            raise RuntimeError(
+                f"{self.task} was made with render_mode=None; make it with render_mode='rgb_array' to draw it"
+            )
         if self._simulator is None:
-            raise RuntimeError(f"{self.task}: there is nothing to draw yet; call reset(seed=...) first")
+            raise RuntimeError(
+                f"{self.task}: there is nothing to draw yet; call reset(seed=...) first"
+            )
         return self._draw()
 
     def close(self) -> None:
         """Free the simulator. A later `reset` builds it again."""
-        renderer, simulator, self._renderer, self._simulator = self._renderer, self._simulator, None, None
+        renderer, simulator, self._renderer, self._simulator = (
+            self._renderer,
+            self._simulator,
+            None,
+            None,
+        )
         self._picture, self._steps_left = None, 0
         if renderer is not None:
             atexit.unregister(self._at_exit)
@@ -210,10 +269,12 @@ class MetaworldEnv(gymnasium.Env):
     def _build(self) -> Any:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
-        simulator = ALL_V3_ENVIRONMENTS[self.task](height=self.observation_height, width=self.observation_width)
-        simulator._partially_observable = False                # the goal is part of the 39 numbers …
-        del simulator.sawyer_observation_space                 # … which is cached, with the goal hidden
-        simulator._set_task_called = True                      # the seed takes the place of a stored task
+        simulator = ALL_V3_ENVIRONMENTS[self.task](
+            height=self.observation_height, width=self.observation_width
+        )
+        simulator._partially_observable = False  # the goal is part of the 39 numbers …
+        del simulator.sawyer_observation_space  # … which is cached, with the goal hidden
+        simulator._set_task_called = True  # the seed takes the place of a stored task
         simulator._freeze_rand_vec = False
         simulator.seeded_rand_vec = True
         simulator.max_path_length = self.max_episode_steps
@@ -239,7 +300,11 @@ class MetaworldEnv(gymnasium.Env):
                 self._start_renderer()
             self._renderer.update_scene(self._simulator.data, camera=self.camera_name)
             picture = self._renderer.render()
-            self._picture = np.ascontiguousarray(picture[::-1, ::-1]) if self.camera_name in _UPSIDE_DOWN else picture
+            self._picture = (
+                np.ascontiguousarray(picture[::-1, ::-1])
+                if self.camera_name in _UPSIDE_DOWN
+                else picture
+            )
         return self._picture.copy()
 
     def _start_renderer(self) -> None:
@@ -248,9 +313,12 @@ class MetaworldEnv(gymnasium.Env):
         choose_gl_backend()
         import mujoco
 
-        renderer = mujoco.Renderer(self._simulator.model, height=self.observation_height, width=self.observation_width)
+        renderer = mujoco.Renderer(
+            self._simulator.model, height=self.observation_height, width=self.observation_width
+        )
         still_there = weakref.ref(renderer)
-        # for an environment that nobody closed: when Python tears itself down, OpenGL is gone before the renderer is
+        # for an environment that nobody closed: when Python tears itself down, OpenGL is gone
+        # before the renderer is
         self._at_exit = atexit.register(lambda: still_there() is not None and still_there().close())
         self._renderer = renderer
 
@@ -258,9 +326,13 @@ class MetaworldEnv(gymnasium.Env):
 def _check_options(options: dict | None) -> None:
     for name, value in (options or {}).items():
         if name != "init_state_id":
-            raise ValueError(f"reset(options={{{name!r}: …}}) is not known; allowed is 'init_state_id'")
+            raise ValueError(
+                f"reset(options={{{name!r}: …}}) is not known; allowed is 'init_state_id'"
+            )
         if value is not None:
-            raise ValueError(f"init_state_id={value!r}: Meta-World has no stored initial states, the seed alone decides; give None")
+            raise ValueError(
+                f"init_state_id={value!r}: Meta-World has no stored initial states, the seed alone decides; give None"
+            )
 
 # %% ../../nbs/envs/metaworld.ipynb #b76afe25
 @EnvConfig.register("metaworld")
@@ -271,12 +343,14 @@ class MetaworldEnvConfig(EnvConfig):
     Parameters
     ----------
     task
-        One of the 50 tasks ("push-v3"; "metaworld-push-v3" is the same), a group ("easy", "medium", "hard",
-        "very_hard", "mt10", "mt50"), or several of these with commas between them. A group is a suite of its name; a
-        single task is a suite of one, named like the task.
+        One of the 50 tasks ("push-v3"; "metaworld-push-v3" is the same), a group ("easy", "medium",
+        "hard", "very_hard", "mt10", "mt50"), or several of these with commas between them. A group
+        is a suite of its name; a single task is a suite of one, named like the task.
     fps
-        80, the rate at which Meta-World is controlled (5 substeps of 2.5 ms); no other value is possible.
+        80, the rate at which Meta-World is controlled (5 substeps of 2.5 ms); no other value is
+        possible.
     """
+
     task: Annotated[TaskNames, Setting("tasks or groups, with commas between them")] = "push-v3"
     fps: int = 80
     episode_length: EpisodeLength = 500
@@ -294,7 +368,9 @@ class MetaworldEnvConfig(EnvConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fps != MetaworldEnv.metadata["render_fps"]:
-            raise ValueError(f"fps={self.fps}: Meta-World is controlled 80 times a second; leave fps out")
+            raise ValueError(
+                f"fps={self.fps}: Meta-World is controlled 80 times a second; leave fps out"
+            )
         for task in self.task_descriptions or ():
             if task not in TASK_DESCRIPTIONS:
                 raise unknown_name("task_descriptions: task", task, sorted(TASK_DESCRIPTIONS))
@@ -303,13 +379,23 @@ class MetaworldEnvConfig(EnvConfig):
         names = [name.lower().removeprefix("metaworld-") for name in split_names(self.task)]
         for given, name in zip(split_names(self.task), names):
             if name not in TASK_GROUPS and name not in TASK_DESCRIPTIONS:
-                raise unknown_name("Meta-World task", given, [*TASK_GROUPS, *sorted(TASK_DESCRIPTIONS)])
+                raise unknown_name(
+                    "Meta-World task", given, [*TASK_GROUPS, *sorted(TASK_DESCRIPTIONS)]
+                )
         found = []
         for suite in split_names(names):
             members = TASK_GROUPS.get(suite, (suite,))
             for task_id in select_task_ids(self.task_ids, len(members), suite):
                 task = members[task_id]
-                found.append(TaskInfo(suite, task_id, task, self._description(task), max_episode_steps=self.episode_length or 500))
+                found.append(
+                    TaskInfo(
+                        suite,
+                        task_id,
+                        task,
+                        self._description(task),
+                        max_episode_steps=self.episode_length or 500,
+                    )
+                )
         return found
 
     def _description(self, task: str) -> str:
@@ -318,7 +404,9 @@ class MetaworldEnvConfig(EnvConfig):
     def default_features(self) -> dict[str, PolicyFeature]:
         features = {"action": PolicyFeature(FeatureType.ACTION, (4,))}
         if self.obs_type != "state":
-            features["pixels"] = PolicyFeature(FeatureType.VISUAL, (self.observation_height, self.observation_width, 3))
+            features["pixels"] = PolicyFeature(
+                FeatureType.VISUAL, (self.observation_height, self.observation_width, 3)
+            )
         if self.obs_type != "pixels":
             features["agent_pos"] = PolicyFeature(FeatureType.STATE, (4,))
         if self.obs_type == "state":
@@ -338,12 +426,18 @@ class MetaworldEnvConfig(EnvConfig):
     @property
     def protocol(self) -> dict[str, Any]:
         return {
-            "benchmark": "metaworld", "episode_length": self.episode_length or 500, "control_hz": self.fps, "success": "first step that reports success",
-            "initial_states": "drawn from the episode's seed", "goal": "visible in the state",
+            "benchmark": "metaworld",
+            "episode_length": self.episode_length or 500,
+            "control_hz": self.fps,
+            "success": "first step that reports success",
+            "initial_states": "drawn from the episode's seed",
+            "goal": "visible in the state",
         }
 
     def check(self) -> list[str]:
-        """Is Meta-World installed, and does it draw where images are asked for? OSError (or RenderingError) with the cure; warnings about other versions."""
+        """Is Meta-World installed, and does it draw where images are asked for? OSError (or
+        RenderingError) with the cure; warnings about other versions.
+        """
         if importlib.util.find_spec("metaworld") is None:
             raise OSError("Meta-World is not installed; type: pip install 'lerobot-nb[metaworld]'")
         if self.obs_type != "state":
@@ -354,5 +448,6 @@ class MetaworldEnvConfig(EnvConfig):
         installed = {name: importlib.metadata.version(name) for name in tried}
         return [
             f"{name} {installed[name]} is installed, which may give other numbers than {version}, with which this was tested (pip install '{name}=={version}')"
-            for name, version in tried.items() if installed[name] != version
+            for name, version in tried.items()
+            if installed[name] != version
         ]

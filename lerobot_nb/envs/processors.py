@@ -23,15 +23,16 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/envs/processors.ipynb #b505015b
 def preprocess_observation(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of an environment's observations under the names, and as the tensors, that a policy takes.
+    """A batch of an environment's observations under the names, and as the tensors, that a policy
+    takes.
 
     Raises
     ------
     TypeError
         For what is not a dict of arrays
     ValueError
-        For an image that is not uint8 or whose channels don't come last, and for two names of the environment that
-        become one name of the policy.
+        For an image that is not uint8 or whose channels don't come last, and for two names of the
+        environment that become one name of the policy.
     """
     if not isinstance(observation, Mapping):
         raise TypeError(
@@ -43,7 +44,9 @@ def preprocess_observation(observation: Mapping[str, Any]) -> dict[str, Any]:
 
     def put(key: str, name: str, value: Any) -> None:
         if key in batch:
-            raise ValueError(f"the observations {came_from[key]!r} and {name!r} both become {key!r}; let the environment rename one of them, or leave it out")
+            raise ValueError(
+                f"the observations {came_from[key]!r} and {name!r} both become {key!r}; let the environment rename one of them, or leave it out"
+            )
         batch[key], came_from[key] = value, name
 
     texts: dict[str, list[str]] = {}
@@ -52,33 +55,66 @@ def preprocess_observation(observation: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name == "pixels" and isinstance(value, Mapping):
             for camera, images in value.items():
-                put(f"observation.images.{camera}", f"pixels/{camera}", _image_tensor(images, f"pixels/{camera}"))
+                put(
+                    f"observation.images.{camera}",
+                    f"pixels/{camera}",
+                    _image_tensor(images, f"pixels/{camera}"),
+                )
         elif name == "pixels":
             put("observation.image", name, _image_tensor(value, name))
         elif name == "robot_state":
             put("observation.robot_state", name, _nested_tensors(value, name))
         elif name == "task" or (name not in _KNOWN_NAMES and _is_text(value)):
-            texts[name] = value if isinstance(value, list) else [value] if isinstance(value, str) else [str(one) for one in value] if _is_text(value) else value
+            texts[name] = (
+                value
+                if isinstance(value, list)
+                else [value]
+                if isinstance(value, str)
+                else [str(one) for one in value]
+                if _is_text(value)
+                else value
+            )
         else:
-            put(_KNOWN_NAMES.get(name, f"observation.{name}"), name, _image_tensor(value, name) if _is_image(value) else _float_tensor(value, name))
+            put(
+                _KNOWN_NAMES.get(name, f"observation.{name}"),
+                name,
+                _image_tensor(value, name) if _is_image(value) else _float_tensor(value, name),
+            )
     if texts:
-        batch["task"] = next((texts[name] for name in ("task", *TEXT_NAMES) if name in texts), next(iter(texts.values())))
+        batch["task"] = next(
+            (texts[name] for name in ("task", *TEXT_NAMES) if name in texts),
+            next(iter(texts.values())),
+        )
     return batch
 
 
-_KNOWN_NAMES = {"agent_pos": "observation.state", "environment_state": "observation.environment_state"}
+_KNOWN_NAMES = {
+    "agent_pos": "observation.state",
+    "environment_state": "observation.environment_state",
+}
 
 
 def _is_text(value: Any) -> bool:
     """A text, or one for each row."""
     if isinstance(value, np.ndarray):
-        return value.dtype.kind == "U" or (value.dtype.kind == "O" and value.size > 0 and all(isinstance(one, str) for one in value.flat))
-    return isinstance(value, str) or (isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(one, str) for one in value))
+        return value.dtype.kind == "U" or (
+            value.dtype.kind == "O"
+            and value.size > 0
+            and all(isinstance(one, str) for one in value.flat)
+        )
+    return isinstance(value, str) or (
+        isinstance(value, (list, tuple))
+        and len(value) > 0
+        and all(isinstance(one, str) for one in value)
+    )
 
 
 def _is_image(value: Any) -> bool:
     """Bytes in the shape (batch, height, width, channels) with 1, 3 or 4 channels."""
-    if getattr(value, "ndim", 0) != 4 or str(getattr(value, "dtype", "")).removeprefix("torch.") != "uint8":
+    if (
+        getattr(value, "ndim", 0) != 4
+        or str(getattr(value, "dtype", "")).removeprefix("torch.") != "uint8"
+    ):
         return False
     return value.shape[-1] in (1, 3, 4) and value.shape[-1] < min(value.shape[1:3])
 
@@ -92,7 +128,7 @@ def _tensor(value: Any, name: str) -> "torch.Tensor":
         raise TypeError(f"observation {name!r} must be an array of numbers, got {value!r}"[:300])
     value = np.asarray(value)
     if not value.flags.writeable or any(stride < 0 for stride in value.strides):
-        value = value.copy()                            # what a tensor can't share
+        value = value.copy()  # what a tensor can't share
     return torch.from_numpy(value)
 
 
@@ -101,11 +137,15 @@ def _image_tensor(images: Any, name: str) -> "torch.Tensor":
 
     images = _tensor(images, name)
     if images.dtype is not torch.uint8:
-        raise ValueError(f"images must be uint8, from 0 to 255; {name!r} is {str(images.dtype).removeprefix('torch.')}")
+        raise ValueError(
+            f"images must be uint8, from 0 to 255; {name!r} is {str(images.dtype).removeprefix('torch.')}"
+        )
     if images.ndim == 3:
         images = images[None]
     if images.ndim != 4 or images.shape[-1] >= min(images.shape[1:3]):
-        raise ValueError(f"images must be (batch, height, width, channels), channels last; {name!r} has the shape {tuple(images.shape)}")
+        raise ValueError(
+            f"images must be (batch, height, width, channels), channels last; {name!r} has the shape {tuple(images.shape)}"
+        )
     scaled: torch.Tensor = images.permute(0, 3, 1, 2).contiguous().to(torch.float32).div_(255)
     return scaled
 
@@ -114,7 +154,9 @@ def _float_tensor(value: Any, name: str) -> "torch.Tensor":
     import torch
 
     if isinstance(value, Mapping):
-        raise TypeError(f"observation {name!r} is a dict with the entries {', '.join(value)}; only 'pixels' and 'robot_state' may be nested")
+        raise TypeError(
+            f"observation {name!r} is a dict with the entries {', '.join(value)}; only 'pixels' and 'robot_state' may be nested"
+        )
     tensor = _tensor(value, name).to(torch.float32)
     return tensor[None] if tensor.ndim == 1 else tensor
 
@@ -126,7 +168,8 @@ def _nested_tensors(value: Any, name: str) -> Any:
 
 # %% ../../nbs/envs/processors.ipynb #7bdab195
 def add_envs_task(env: Any, observation: dict[str, Any]) -> dict[str, Any]:
-    """Puts what each environment of the vector `env` is asked to do under "task": its `task_description`, else its `task`, else an empty text.
+    """Puts what each environment of the vector `env` is asked to do under "task": its
+    `task_description`, else its `task`, else an empty text.
 
     A `LazyVectorEnv` knows more: the instruction of the episode, where the environment gives one.
     """
@@ -161,15 +204,23 @@ def check_env_attributes_and_types(env: Any) -> None:
     """Warns where environments have no `task_description` or no `task`, which some policies need."""
     missing = [name for name in ("task_description", "task") if _attribute(env, name) is None]
     if missing:
-        warnings.warn(f"the environment has no {' and no '.join(missing)}; policies that are told what to do need it", UserWarning, stacklevel=2)
+        warnings.warn(
+            f"the environment has no {' and no '.join(missing)}; policies that are told what to do need it",
+            UserWarning,
+            stacklevel=2,
+        )
 
 # %% ../../nbs/envs/processors.ipynb #693abbf8
 def close_envs(envs: Any) -> None:
-    """Close an environment, or all in a (nested) mapping or sequence. All are tried; the first exception is raised at the end, others are logged."""
+    """Close an environment, or all in a (nested) mapping or sequence. All are tried; the first
+    exception is raised at the end, others are logged.
+    """
     failures: list[Exception] = []
     _close_all(envs, failures)
     for failure in failures[1:]:
-        _log.error("closing another environment failed too: %s: %s", type(failure).__name__, failure)
+        _log.error(
+            "closing another environment failed too: %s: %s", type(failure).__name__, failure
+        )
     if failures:
         raise failures[0]
 
@@ -183,26 +234,36 @@ def _close_all(envs: Any, failures: list[Exception]) -> None:
     elif callable(getattr(envs, "close", None)):
         try:
             envs.close()
-        except Exception as failure:                    # raised by close_envs, once the others are closed
+        except Exception as failure:  # raised by close_envs, once the others are closed
             failures.append(failure)
     else:
-        failures.append(TypeError(f"{envs!r} can't be closed: it is no environment, and no mapping or sequence of them"))
+        failures.append(
+            TypeError(
+                f"{envs!r} can't be closed: it is no environment, and no mapping or sequence of them"
+            )
+        )
 
 # %% ../../nbs/envs/processors.ipynb #a80f4f3b
 class ProcessorPipeline:
-    """Callables that are applied one after another: to a batch of observations (dict → dict), or to actions (array → array)."""
+    """Callables that are applied one after another: to a batch of observations (dict → dict), or to
+    actions (array → array).
+    """
 
     def __init__(self, *steps: Callable[[Any], Any]):
         for step in steps:
             if not callable(step):
-                raise TypeError(f"a step must be callable, such as a function from batch to batch; got {step!r}")
+                raise TypeError(
+                    f"a step must be callable, such as a function from batch to batch; got {step!r}"
+                )
         self.steps = steps
 
     def __call__(self, batch: Any) -> Any:
         for step in self.steps:
             result = step(batch)
             if result is None:
-                raise TypeError(f"the step {_step_name(step)} returned nothing; a step must return the batch")
+                raise TypeError(
+                    f"the step {_step_name(step)} returned nothing; a step must return the batch"
+                )
             batch = result
         return batch
 

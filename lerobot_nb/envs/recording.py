@@ -20,7 +20,9 @@ from .success import read_success
 
 # %% ../../nbs/envs/recording.ipynb #f31af3b1
 def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
-    """`{"pixels": {"image": …}}` as `{"pixels/image": …}`; a bare array as `{"observation": …}`. The simulator's ground truth ("privileged") is left out."""
+    """`{"pixels": {"image": …}}` as `{"pixels/image": …}`; a bare array as `{"observation": …}`.
+    The simulator's ground truth ("privileged") is left out.
+    """
     if not isinstance(observation, Mapping):
         return {prefix or "observation": observation}
     parts: dict[str, Any] = {}
@@ -55,10 +57,21 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         The environment, as in `EnvFactory`.
     """
 
-    def __init__(self, folder: str, suite: str, task_id: int, target: str, kwargs: dict[str, Any], imports: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        folder: str,
+        suite: str,
+        task_id: int,
+        target: str,
+        kwargs: dict[str, Any],
+        imports: tuple[str, ...] = (),
+    ):
         self.env = EnvFactory(target, kwargs, tuple(imports))()
         self.folder, self.suite, self.task_id = Path(folder), suite, task_id
-        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
+        self.observation_space, self.action_space = (
+            self.env.observation_space,
+            self.env.action_space,
+        )
         self.metadata, self.render_mode = self.env.metadata, self.env.render_mode
         self._steps: dict[str, list[Any]] = {}
         self._header: dict[str, Any] = {}
@@ -69,17 +82,28 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         self.write()
         self._observation, info = self.env.reset(seed=seed, options=options)
-        self._header = {"suite": self.suite, "task_id": self.task_id, "seed": seed, "init_state_id": (options or {}).get("init_state_id")}
+        self._header = {
+            "suite": self.suite,
+            "task_id": self.task_id,
+            "seed": seed,
+            "init_state_id": (options or {}).get("init_state_id"),
+        }
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         before, action_taken = flatten_observation(self._observation), np.array(action)
         self._observation, reward, terminated, truncated, info = self.env.step(action)
         row = {f"observation/{name}": np.array(value) for name, value in before.items()}
-        row |= {"action": action_taken, "reward": float(np.asarray(reward).item()), "success": bool(read_success(info))}
+        row |= {
+            "action": action_taken,
+            "reward": float(np.asarray(reward).item()),
+            "success": bool(read_success(info)),
+        }
         for name, value in row.items():
             self._steps.setdefault(name, []).append(value)
         if terminated or truncated:
@@ -87,15 +111,23 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         return self._observation, reward, terminated, truncated, info
 
     def write(self) -> Path | None:
-        """Write the episode under way, if it has a step, and begin a new one; returns the file. Also called by `reset` and `close`."""
+        """Write the episode under way, if it has a step, and begin a new one; returns the file.
+        Also called by `reset` and `close`.
+        """
         steps, self._steps = self._steps, {}
         if not steps:
             return None
-        path = self.folder / recording_name(self._header["suite"], self._header["task_id"], self._header["seed"])
+        path = self.folder / recording_name(
+            self._header["suite"], self._header["task_id"], self._header["seed"]
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.unfinished")
         with unfinished.open("wb") as file:
-            np.savez(file, header=np.array(json.dumps(self._header)), **{name: np.stack(values) for name, values in steps.items()})
+            np.savez(
+                file,
+                header=np.array(json.dumps(self._header)),
+                **{name: np.stack(values) for name, values in steps.items()},
+            )
         unfinished.replace(path)
         return path
 
@@ -116,5 +148,12 @@ def recorded(factory: EnvFactory, folder: str | Path, suite: str, task_id: int) 
     """The recipe of an environment that records what the one from `factory` does."""
     return EnvFactory(
         "lerobot_nb.envs.recording:RecordedEnv",
-        {"folder": str(Path(folder).resolve()), "suite": suite, "task_id": task_id, "target": factory.target, "kwargs": factory.kwargs, "imports": list(factory.imports)},
+        {
+            "folder": str(Path(folder).resolve()),
+            "suite": suite,
+            "task_id": task_id,
+            "target": factory.target,
+            "kwargs": factory.kwargs,
+            "imports": list(factory.imports),
+        },
     )

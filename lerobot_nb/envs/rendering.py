@@ -25,9 +25,10 @@ from .errors import LerobotNbError
 _logger = logging.getLogger(__name__)
 
 # %% ../../nbs/envs/rendering.ipynb #70289be9
-GL_PACKAGES = ("libegl1", "libegl-mesa0", "libgl1-mesa-dri", "libgl1", "libopengl0")     # Debian's and Ubuntu's names
+# Debian's and Ubuntu's names
+GL_PACKAGES = ("libegl1", "libegl-mesa0", "libgl1-mesa-dri", "libgl1", "libopengl0")
 INSTALL_GL = "apt-get install -y " + " ".join(GL_PACKAGES)
-PROBE_TIMEOUT_S = 60.0                  # a probe takes well under a second; a driver that hangs is an error as well
+PROBE_TIMEOUT_S = 60.0  # a probe takes well under a second; a driver that hangs is an error as well
 
 
 class RenderingError(LerobotNbError, OSError):
@@ -49,6 +50,7 @@ class GlChoice:
     reason
         Why this one.
     """
+
     backend: str
     renderer: str
     device: int | None
@@ -56,13 +58,20 @@ class GlChoice:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether Mesa draws on the CPU: the same pixels everywhere, some ten times slower than a GPU."""
-        return any(name in self.renderer.lower() for name in ("llvmpipe", "softpipe", "swrast", "software"))
+        """Whether Mesa draws on the CPU: the same pixels everywhere, some ten times slower than a
+        GPU.
+        """
+        return any(
+            name in self.renderer.lower() for name in ("llvmpipe", "softpipe", "swrast", "software")
+        )
 
 # %% ../../nbs/envs/rendering.ipynb #e2db5e09
 @dataclass(frozen=True)
 class EglDevice:
-    """One EGL device as the driver describes it; `cuda` is the index of the GPU in CUDA's count, None where it is no CUDA device."""
+    """One EGL device as the driver describes it; `cuda` is the index of the GPU in CUDA's count,
+    None where it is no CUDA device.
+    """
+
     index: int
     cuda: int | None = None
     software: bool = False
@@ -72,8 +81,8 @@ class EglDevice:
 
 
 def visible_cuda_devices(
-    value: str | None,             # of CUDA_VISIBLE_DEVICES
-) -> list[int | str] | None:       # indices, or names such as "GPU-8932f937"; None: all are visible
+    value: str | None,  # of CUDA_VISIBLE_DEVICES
+) -> list[int | str] | None:  # indices, or names such as "GPU-8932f937"; None: all are visible
     """GPUs that CUDA would show; as in CUDA, the list ends at its first invalid entry."""
     if value is None:
         return None
@@ -89,20 +98,27 @@ def visible_cuda_devices(
 
 
 def egl_candidates(
-    devices: Sequence[EglDevice],                 # all of the machine
-    device_id: str | None = None,                 # MUJOCO_EGL_DEVICE_ID
-    cuda_visible_devices: str | None = None,      # CUDA_VISIBLE_DEVICES
-) -> list[int]:                                   # indices in the order in which to try them
-    """Devices that may be used, the best first. Raises RenderingError for a device_id that does not exist."""
+    devices: Sequence[EglDevice],  # all of the machine
+    device_id: str | None = None,  # MUJOCO_EGL_DEVICE_ID
+    cuda_visible_devices: str | None = None,  # CUDA_VISIBLE_DEVICES
+) -> list[int]:  # indices in the order in which to try them
+    """Devices that may be used, the best first. Raises RenderingError for a device_id that does not
+    exist.
+    """
     if device_id is not None:
         if not device_id.isdigit() or int(device_id) >= len(devices):
-            raise RenderingError(f"MUJOCO_EGL_DEVICE_ID={device_id!r} is none of this machine's EGL devices: {', '.join(map(str, devices)) or 'there are none'}. "
-                                 "Set it to one of these numbers, or unset it.")
+            raise RenderingError(
+                f"MUJOCO_EGL_DEVICE_ID={device_id!r} is none of this machine's EGL devices: {', '.join(map(str, devices)) or 'there are none'}. "
+                "Set it to one of these numbers, or unset it."
+            )
         return [int(device_id)]
-    without_cuda = [d.index for d in sorted((d for d in devices if d.cuda is None), key=lambda d: d.software)]
+    without_cuda = [
+        d.index for d in sorted((d for d in devices if d.cuda is None), key=lambda d: d.software)
+    ]
     with_cuda = [d for d in devices if d.cuda is not None]
     visible = visible_cuda_devices(cuda_visible_devices)
-    if visible is None or any(isinstance(name, str) for name in visible):        # a UUID can't be told from here: a GPU that is shut off does not start
+    # a UUID can't be told from here: a GPU that is shut off does not start
+    if visible is None or any(isinstance(name, str) for name in visible):
         return [d.index for d in with_cuda] + without_cuda
     return [d.index for number in visible for d in with_cuda if d.cuda == number] + without_cuda
 
@@ -110,6 +126,7 @@ def egl_candidates(
 @contextmanager
 def environment_variables(**variables: str | None) -> Iterator[None]:
     """Sets environment variables for a while; None unsets one."""
+
     def write(values: dict[str, str | None]) -> None:
         for name, value in values.items():
             if value is None:
@@ -134,21 +151,36 @@ def _list_egl_devices() -> list[EglDevice]:
     except OSError as error:
         raise RenderingError(f"the library libEGL.so.1 is missing ({error})") from error
     from mujoco.egl import egl_ext as egl
-    addresses = [egl.eglGetProcAddress(name) for name in ("eglQueryDeviceStringEXT", "eglQueryDeviceAttribEXT")]
+
+    addresses = [
+        egl.eglGetProcAddress(name)
+        for name in ("eglQueryDeviceStringEXT", "eglQueryDeviceAttribEXT")
+    ]
     if not all(addresses):
         raise RenderingError("EGL has no driver, neither Mesa's (libegl-mesa0) nor a GPU's")
     device_string = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)(addresses[0])
-    device_attribute = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_ssize_t))(addresses[1])
-    EXTENSIONS, CUDA_DEVICE = 0x3055, 0x323A                           # EGL_EXTENSIONS; EGL_CUDA_DEVICE_NV of EGL_NV_device_cuda
+    device_attribute = ctypes.CFUNCTYPE(
+        ctypes.c_uint, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_ssize_t)
+    )(addresses[1])
+    # EGL_EXTENSIONS; EGL_CUDA_DEVICE_NV of EGL_NV_device_cuda
+    EXTENSIONS, CUDA_DEVICE = 0x3055, 0x323A
     devices = []
     for index, device in enumerate(egl.eglQueryDevicesEXT()):
         extensions = (device_string(device, EXTENSIONS) or b"").decode().split()
         cuda = ctypes.c_ssize_t(-1)
         if "EGL_NV_device_cuda" in extensions:
             device_attribute(device, CUDA_DEVICE, ctypes.byref(cuda))
-        devices.append(EglDevice(index, cuda.value if cuda.value >= 0 else None, "EGL_MESA_device_software" in extensions))
+        devices.append(
+            EglDevice(
+                index,
+                cuda.value if cuda.value >= 0 else None,
+                "EGL_MESA_device_software" in extensions,
+            )
+        )
     if not devices:
-        raise RenderingError("EGL finds no device: no GPU driver, and Mesa's (libegl-mesa0, libgl1-mesa-dri) is missing")
+        raise RenderingError(
+            "EGL finds no device: no GPU driver, and Mesa's (libegl-mesa0, libgl1-mesa-dri) is missing"
+        )
     return devices
 
 
@@ -156,6 +188,7 @@ def _draw_one_frame() -> str:
     """Draws in this process with the back end that MUJOCO_GL names; returns the renderer's name."""
     import mujoco
     import numpy as np
+
     model = mujoco.MjModel.from_xml_string(_RED_BALL)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
@@ -164,11 +197,14 @@ def _draw_one_frame() -> str:
         frame = renderer.render()
         if os.environ.get("MUJOCO_GL") in ("egl", "osmesa"):
             from OpenGL import GL
+
             name = GL.glGetString(GL.GL_RENDERER).decode()
         else:
             name = f"{platform.system()} window system"
     if not np.array_equal(frame[16, 16] > 100, [True, False, False]):
-        raise RenderingError(f"the test frame is wrong: a red ball came out as RGB {frame[16, 16].tolist()}")
+        raise RenderingError(
+            f"the test frame is wrong: a red ball came out as RGB {frame[16, 16].tolist()}"
+        )
     return name
 
 
@@ -182,14 +218,17 @@ def _probe(backend: str, device_id: str | None, cuda_visible_devices: str | None
         else:
             candidates = egl_candidates(_list_egl_devices(), device_id, cuda_visible_devices)
             if not candidates:
-                raise RenderingError(f"CUDA_VISIBLE_DEVICES={cuda_visible_devices!r} hides every EGL device of this machine; MUJOCO_EGL_DEVICE_ID picks one all the same")
+                raise RenderingError(
+                    f"CUDA_VISIBLE_DEVICES={cuda_visible_devices!r} hides every EGL device of this machine; MUJOCO_EGL_DEVICE_ID picks one all the same"
+                )
             for device in candidates:
                 os.environ["MUJOCO_EGL_DEVICE_ID"] = str(device)
-                sys.modules["mujoco.egl"].EGL_DISPLAY = None            # mujoco keeps the first answer, be it a failure
+                # mujoco keeps the first answer, be it a failure
+                sys.modules["mujoco.egl"].EGL_DISPLAY = None
                 try:
                     answer = {"renderer": _draw_one_frame(), "device": device}
                     break
-                except Exception as error:                              # told below if no other device draws
+                except Exception as error:  # told below if no other device draws
                     failures.append(f"device {device}: {type(error).__name__}: {error}")
             else:
                 raise RenderingError("; ".join(failures))
@@ -198,21 +237,33 @@ def _probe(backend: str, device_id: str | None, cuda_visible_devices: str | None
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)
-    os._exit(0)                                                         # drivers print tracebacks or crash when Python tears down
+    os._exit(0)  # drivers print tracebacks or crash when Python tears down
 
 
 def probe_gl(
-    backend: str,                       # "egl", "osmesa" or "glfw"
+    backend: str,  # "egl", "osmesa" or "glfw"
     timeout_s: float = PROBE_TIMEOUT_S,
 ) -> GlChoice:
-    """Draws one frame in a process of its own; raises RenderingError with the cause if that does not work."""
-    device_id, visible = os.environ.get("MUJOCO_EGL_DEVICE_ID"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    """Draws one frame in a process of its own; raises RenderingError with the cause if that does
+    not work.
+    """
+    device_id, visible = (
+        os.environ.get("MUJOCO_EGL_DEVICE_ID"),
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
     code = f"from lerobot_nb.envs.rendering import _probe; _probe({backend!r}, {device_id!r}, {visible!r})"
     environment = {**os.environ, "MUJOCO_GL": backend}
-    environment.pop("CUDA_VISIBLE_DEVICES", None)                        # so that CUDA numbers are the machine's own
+    environment.pop("CUDA_VISIBLE_DEVICES", None)  # so that CUDA numbers are the machine's own
     environment.pop("MUJOCO_EGL_DEVICE_ID", None)
     try:
-        done = subprocess.run(new_python(code), env=environment, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            new_python(code),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         raise RenderingError(f"the first frame did not come within {timeout_s:g} s") from None
     lines = done.stdout.strip().splitlines()
@@ -226,38 +277,54 @@ def probe_gl(
 
 # %% ../../nbs/envs/rendering.ipynb #cbf4cc3d
 _SWITCHED_OFF = ("disable", "disabled", "off", "false", "0")
-_WINDOW = ("enable", "enabled", "on", "true", "1", "glfw", "glx", "wgl", "cgl")      # MuJoCo's other names: all mean the window system
+# MuJoCo's other names: all mean the window system
+_WINDOW = ("enable", "enabled", "on", "true", "1", "glfw", "glx", "wgl", "cgl")
 
 
 def _remembered() -> GlChoice | None:
     told = json.loads(os.environ.get("LEROBOT_NB_GL", "null"))
-    if told and (told["set"] == [os.environ.get("MUJOCO_GL"), os.environ.get("MUJOCO_EGL_DEVICE_ID")]):
+    if told and (
+        told["set"] == [os.environ.get("MUJOCO_GL"), os.environ.get("MUJOCO_EGL_DEVICE_ID")]
+    ):
         return GlChoice(**told["choice"])
     return None
 
 
 def _no_picture(*failures: str) -> RenderingError:
     lines = "\n".join(f"  {failure}" for failure in failures)
-    return RenderingError(f"no picture can be drawn:\n{lines}\n"
-                          f"On Debian or Ubuntu install the OpenGL libraries, as root:\n  {INSTALL_GL}\n"
-                          "and `lerobot-nb doctor` shows whether they work. Without pictures: obs_type=state and render=none.")
+    return RenderingError(
+        f"no picture can be drawn:\n{lines}\n"
+        f"On Debian or Ubuntu install the OpenGL libraries, as root:\n  {INSTALL_GL}\n"
+        "and `lerobot-nb doctor` shows whether they work. Without pictures: obs_type=state and render=none."
+    )
 
 
 def _find_gl() -> GlChoice:
     wished = os.environ.get("MUJOCO_GL", "").strip().lower()
     if wished in _SWITCHED_OFF:
-        raise RenderingError(f"MUJOCO_GL={wished} switches drawing off, and pictures are asked for: unset MUJOCO_GL, or ask for none (obs_type=state and render=none).")
+        raise RenderingError(
+            f"MUJOCO_GL={wished} switches drawing off, and pictures are asked for: unset MUJOCO_GL, or ask for none (obs_type=state and render=none)."
+        )
     if wished and wished not in ("egl", "osmesa", *_WINDOW):
-        raise RenderingError(f"MUJOCO_GL={wished!r} is no back end of MuJoCo: set it to egl, osmesa or glfw, or unset it and one that works is chosen.")
+        raise RenderingError(
+            f"MUJOCO_GL={wished!r} is no back end of MuJoCo: set it to egl, osmesa or glfw, or unset it and one that works is chosen."
+        )
     if importlib.util.find_spec("mujoco") is None:
-        raise RenderingError("MuJoCo is not installed, so nothing can be drawn with it: pip install 'lerobot-nb[metaworld]'")
+        raise RenderingError(
+            "MuJoCo is not installed, so nothing can be drawn with it: pip install 'lerobot-nb[metaworld]'"
+        )
     if wished or platform.system() != "Linux":
         backend = wished if wished in ("egl", "osmesa") else "glfw"
-        reason = f"MUJOCO_GL={wished} is set" if wished else f"the window system of {platform.system()}"
+        reason = (
+            f"MUJOCO_GL={wished} is set" if wished else f"the window system of {platform.system()}"
+        )
         try:
             found = probe_gl(backend)
         except RenderingError as error:
-            raise _no_picture(f"{backend}: {error} ({reason})", *(["unset MUJOCO_GL, and one that works is chosen"] if wished else [])) from error
+            raise _no_picture(
+                f"{backend}: {error} ({reason})",
+                *(["unset MUJOCO_GL, and one that works is chosen"] if wished else []),
+            ) from error
         return GlChoice(found.backend, found.renderer, found.device, reason)
     failures = []
     for backend in ("egl", "osmesa"):
@@ -266,7 +333,12 @@ def _find_gl() -> GlChoice:
         except RenderingError as error:
             failures.append(f"{backend}: {error}")
         else:
-            return GlChoice(found.backend, found.renderer, found.device, "; ".join(["MUJOCO_GL is not set", *failures, f"{backend} draws"]))
+            return GlChoice(
+                found.backend,
+                found.renderer,
+                found.device,
+                "; ".join(["MUJOCO_GL is not set", *failures, f"{backend} draws"]),
+            )
     raise _no_picture(*failures)
 
 
@@ -274,15 +346,22 @@ def _apply(choice: GlChoice) -> None:
     os.environ["MUJOCO_GL"] = choice.backend
     if choice.device is not None:
         os.environ["MUJOCO_EGL_DEVICE_ID"] = str(choice.device)
-    os.environ["LEROBOT_NB_GL"] = json.dumps({"set": [os.environ["MUJOCO_GL"], os.environ.get("MUJOCO_EGL_DEVICE_ID")], "choice": asdict(choice)})
+    os.environ["LEROBOT_NB_GL"] = json.dumps(
+        {
+            "set": [os.environ["MUJOCO_GL"], os.environ.get("MUJOCO_EGL_DEVICE_ID")],
+            "choice": asdict(choice),
+        }
+    )
     loaded = sys.modules.get("mujoco.gl_context")
-    if loaded is not None and getattr(loaded, "_MUJOCO_GL", choice.backend) != choice.backend:        # mujoco was imported before: it read the old value
+    # mujoco was imported before: it read the old value
+    if loaded is not None and getattr(loaded, "_MUJOCO_GL", choice.backend) != choice.backend:
         importlib.reload(loaded)
         sys.modules["mujoco"].GLContext = loaded.GLContext
 
 
 def choose_gl_backend() -> GlChoice:
-    """The OpenGL for this process and those that it starts, set in os.environ and logged; takes under a second the first time, nothing later on.
+    """The OpenGL for this process and those that it starts, set in os.environ and logged; takes
+    under a second the first time, nothing later on.
 
     Raises
     ------
@@ -292,11 +371,19 @@ def choose_gl_backend() -> GlChoice:
     choice = _remembered()
     if choice is None:
         choice = _find_gl()
-        _logger.info("OpenGL: %s%s, %s (%s)", choice.backend, "" if choice.device is None else f" device {choice.device}", choice.renderer, choice.reason)
+        _logger.info(
+            "OpenGL: %s%s, %s (%s)",
+            choice.backend,
+            "" if choice.device is None else f" device {choice.device}",
+            choice.renderer,
+            choice.reason,
+        )
     _apply(choice)
     return choice
 
 # %% ../../nbs/envs/rendering.ipynb #3ebe3fca
 def without_cuda_visible_devices():
-    """Context in which robosuite may be imported whatever CUDA_VISIBLE_DEVICES says; call choose_gl_backend before."""
+    """Context in which robosuite may be imported whatever CUDA_VISIBLE_DEVICES says; call
+    choose_gl_backend before.
+    """
     return environment_variables(CUDA_VISIBLE_DEVICES=None)

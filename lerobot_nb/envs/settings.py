@@ -30,19 +30,30 @@ def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") 
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     more = f" and {len(known) - 60} more" if len(known) > 60 else ""
-    return ValueError(f"{what} {name!r} is not known.{guess} Known: {', '.join(known[:60]) or 'none'}{more}." + (f" {hint}" if hint else ""))
+    return ValueError(
+        f"{what} {name!r} is not known.{guess} Known: {', '.join(known[:60]) or 'none'}{more}."
+        + (f" {hint}" if hint else "")
+    )
 
 # %% ../../nbs/envs/settings.ipynb #c4d1a4b8
-LARGEST_ID = 99_999                       # of a task, or of an initial state
+LARGEST_ID = 99_999  # of a task, or of an initial state
 
 
 def split_names(names: str | Sequence[str], what: str = "task") -> list[str]:
-    """`"a, b"` or `["a", "b"]` as `["a", "b"]`; an empty list, an empty name or a name given twice is a ValueError."""
-    if not isinstance(names, str) and not (isinstance(names, Sequence) and all(isinstance(name, str) for name in names)):
-        raise ValueError(f"{what} must be a name or a comma-separated list of names, got {_short(names)}")
+    """`"a, b"` or `["a", "b"]` as `["a", "b"]`; an empty list, an empty name or a name given twice
+    is a ValueError.
+    """
+    if not isinstance(names, str) and not (
+        isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError(
+            f"{what} must be a name or a comma-separated list of names, got {_short(names)}"
+        )
     found = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
     if not found or "" in found:
-        raise ValueError(f"{what}={_short(names)} holds an empty name; write one name, or several with commas between them")
+        raise ValueError(
+            f"{what}={_short(names)} holds an empty name; write one name, or several with commas between them"
+        )
     twice = _repeated(found)
     if twice:
         raise ValueError(f"{what}={_short(names)} names {', '.join(twice)} more than once")
@@ -50,12 +61,14 @@ def split_names(names: str | Sequence[str], what: str = "task") -> list[str]:
 
 
 def split_ids(ids: str | int | Iterable[int] | None, what: str = "task_ids") -> list[int] | None:
-    """`"0, 3, 5-7"`, `3` or `[0, 3]` as a list of whole numbers; None and "" mean "all of them" and give None.
+    """`"0, 3, 5-7"`, `3` or `[0, 3]` as a list of whole numbers; None and "" mean "all of them" and
+    give None.
 
     Raises
     ------
     ValueError
-        For anything else, for a range that runs backwards, for a number given twice, and for one above `LARGEST_ID`.
+        For anything else, for a range that runs backwards, for a number given twice, and for one
+        above `LARGEST_ID`.
     """
     if ids is None or (isinstance(ids, str) and not ids.strip()):
         return None
@@ -64,9 +77,18 @@ def split_ids(ids: str | int | Iterable[int] | None, what: str = "task_ids") -> 
     if isinstance(ids, str):
         found = [number for part in ids.split(",") for number in _range(part.strip(), ids, what)]
     else:
-        given: list[Any] = list(ids) if isinstance(ids, Iterable) and not isinstance(ids, (bytes, Mapping)) else [ids]
-        if not given or not all(isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 0 for number in given):
-            raise ValueError(f"{what}={_short(ids)} must be whole numbers from 0 on; write it like [0, 3] or '0-4,7', or None for all")
+        given: list[Any] = (
+            list(ids)
+            if isinstance(ids, Iterable) and not isinstance(ids, (bytes, Mapping))
+            else [ids]
+        )
+        if not given or not all(
+            isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 0
+            for number in given
+        ):
+            raise ValueError(
+                f"{what}={_short(ids)} must be whole numbers from 0 on; write it like [0, 3] or '0-4,7', or None for all"
+            )
         found = [int(number) for number in given]
         _within_limit(max(found), ids, what)
     twice = _repeated(found)
@@ -78,29 +100,43 @@ def split_ids(ids: str | int | Iterable[int] | None, what: str = "task_ids") -> 
 def _range(part: str, ids: str, what: str) -> range:
     """`"4"` or `"5-7"`; the limit is looked at before anything is written out."""
     first, dash, last = (piece.strip() for piece in part.partition("-"))
-    if not (first.isdecimal() and first.isascii()) or (dash and not (last.isdecimal() and last.isascii())):
-        raise ValueError(f"{what}={_short(ids)}: {part!r} is not a number and not a range; write it like '0,3' or '0-4,7'")
+    if not (first.isdecimal() and first.isascii()) or (
+        dash and not (last.isdecimal() and last.isascii())
+    ):
+        raise ValueError(
+            f"{what}={_short(ids)}: {part!r} is not a number and not a range; write it like '0,3' or '0-4,7'"
+        )
     for number in (first, last):
         _within_limit(int(number) if len(number) < 10 else math.inf, ids, what) if number else None
     if dash and int(last) < int(first):
-        raise ValueError(f"{what}={_short(ids)}: the range {part} runs backwards; write {last}-{first}")
+        raise ValueError(
+            f"{what}={_short(ids)}: the range {part} runs backwards; write {last}-{first}"
+        )
     return range(int(first), int(last or first) + 1)
 
 
 def _within_limit(number: float, ids: object, what: str) -> None:
     if number > LARGEST_ID:
-        raise ValueError(f"{what}={_short(ids)}: the largest number possible is {LARGEST_ID}; write it like '0-4,7', or None for all")
+        raise ValueError(
+            f"{what}={_short(ids)}: the largest number possible is {LARGEST_ID}; write it like '0-4,7', or None for all"
+        )
 
 
-def select_task_ids(task_ids: str | int | Iterable[int] | None, n_tasks: int, suite: str) -> list[int]:
-    """The task ids of a suite that are asked for, in the order asked; all of them for None. ValueError for one that the suite doesn't have."""
+def select_task_ids(
+    task_ids: str | int | Iterable[int] | None, n_tasks: int, suite: str
+) -> list[int]:
+    """The task ids of a suite that are asked for, in the order asked; all of them for None.
+    ValueError for one that the suite doesn't have.
+    """
     found = split_ids(task_ids)
     if found is None:
         return list(range(n_tasks))
     wrong = [number for number in found if number >= n_tasks]
     if wrong:
         shown = ", ".join(map(str, wrong[:10])) + (", …" if len(wrong) > 10 else "")
-        raise ValueError(f"task_ids [{shown}] do not exist in suite {suite!r}, which has {n_tasks} task{'s' * (n_tasks > 1)}: 0 to {n_tasks - 1}")
+        raise ValueError(
+            f"task_ids [{shown}] do not exist in suite {suite!r}, which has {n_tasks} task{'s' * (n_tasks > 1)}: 0 to {n_tasks - 1}"
+        )
     return found
 
 
@@ -109,7 +145,7 @@ _Item = TypeVar("_Item", str, int)
 
 def _repeated(found: Sequence[_Item]) -> list[_Item]:
     seen: set[_Item] = set()
-    return sorted({one for one in found if one in seen or seen.add(one)})          # type: ignore[func-returns-value]
+    return sorted({one for one in found if one in seen or seen.add(one)})  # type: ignore[func-returns-value]
 
 
 def _short(value: object) -> str:
@@ -131,12 +167,14 @@ class Setting:
     above
         Limit that is not allowed itself.
     convert
-        Function of value and name that checks and converts in place of the type; it raises ValueError.
+        Function of value and name that checks and converts in place of the type; it raises
+        ValueError.
     empty
         Whether a text may be empty.
     path
         Whether an `os.PathLike` is taken for a text.
     """
+
     help: str = ""
     least: float | None = None
     above: float | None = None
@@ -151,15 +189,19 @@ class _Unfit(Exception):
 
 
 def checked(name: str, value: object, annotation: Any) -> Any:
-    """The value in the type that the annotation asks for; ValueError that names the setting, the value and what is allowed.
+    """The value in the type that the annotation asks for; ValueError that names the setting, the
+    value and what is allowed.
 
-    Understood are bool, int, float, str, `Literal`, `None`, unions, list, tuple, dict (and Sequence, Mapping), any other class, and `Annotated` with a `Setting`.
+    Understood are bool, int, float, str, `Literal`, `None`, unions, list, tuple, dict (and
+    Sequence, Mapping), any other class, and `Annotated` with a `Setting`.
     """
     kind, setting = split_annotation(annotation)
     try:
         return _converted(name, value, kind, setting)
     except _Unfit:
-        raise ValueError(f"{name} must be {describe(annotation)}, got {_short(value)}{_guess(value, kind)}") from None
+        raise ValueError(
+            f"{name} must be {describe(annotation)}, got {_short(value)}{_guess(value, kind)}"
+        ) from None
 
 
 def split_annotation(annotation: Any) -> tuple[Any, Setting]:
@@ -169,7 +211,11 @@ def split_annotation(annotation: Any) -> tuple[Any, Setting]:
         kind = annotation.__origin__
         for one in annotation.__metadata__:
             if isinstance(one, Setting):
-                said = {part.name: value for part in dataclasses.fields(one) if (value := getattr(one, part.name)) != part.default}
+                said = {
+                    part.name: value
+                    for part in dataclasses.fields(one)
+                    if (value := getattr(one, part.name)) != part.default
+                }
                 setting = dataclasses.replace(setting, **said)
     return kind, setting
 
@@ -203,10 +249,18 @@ def _as(name: str, value: Any, kind: Any, setting: Setting) -> Any:
     if kind is Any or kind is object:
         return value
     if kind is bool:
-        if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool") and type(value).__module__ == "numpy":
+        if (
+            isinstance(value, bool)
+            or type(value).__name__ in ("bool_", "bool")
+            and type(value).__module__ == "numpy"
+        ):
             return bool(value)
     elif kind is int:
-        if isinstance(value, Integral) and not isinstance(value, bool) and _in_limits(int(value), setting):
+        if (
+            isinstance(value, Integral)
+            and not isinstance(value, bool)
+            and _in_limits(int(value), setting)
+        ):
             return int(value)
     elif kind is float:
         if isinstance(value, Real) and not isinstance(value, bool):
@@ -222,26 +276,41 @@ def _as(name: str, value: Any, kind: Any, setting: Setting) -> Any:
         if isinstance(value, str) and (value.strip() or setting.empty):
             return str(value)
     elif origin is Literal:
-        if isinstance(value, str | int) and any(value == one and type(one) is type(value) for one in inner):
+        if isinstance(value, str | int) and any(
+            value == one and type(one) is type(value) for one in inner
+        ):
             return value
     elif origin in (list, Sequence, tuple) or kind in (list, Sequence, tuple):
         if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
             fixed = (origin or kind) is tuple and len(inner) > 0 and inner[-1] is not Ellipsis
             if not fixed or len(inner) == len(value):
-                items = [checked(f"{name}[{number}]", one, inner[number] if fixed else (inner or (Any,))[0]) for number, one in enumerate(value)]
+                items = [
+                    checked(
+                        f"{name}[{number}]", one, inner[number] if fixed else (inner or (Any,))[0]
+                    )
+                    for number, one in enumerate(value)
+                ]
                 return tuple(items) if (origin or kind) is tuple else items
     elif origin in (dict, Mapping) or kind in (dict, Mapping):
         if isinstance(value, Mapping):
             of_key, of_value = inner or (Any, Any)
-            return {checked(f"a key of {name}", key, of_key): checked(f"{name}[{key!r}]", one, of_value) for key, one in value.items()}
+            return {
+                checked(f"a key of {name}", key, of_key): checked(f"{name}[{key!r}]", one, of_value)
+                for key, one in value.items()
+            }
     elif not isinstance(origin or kind, type) or isinstance(value, origin or kind):
-        return value                                                                # a class is asked; what else an annotation may say is not looked at
+        return value  # a class is asked; what else an annotation may say is not looked at
     raise _Unfit
 
 
 def _in_limits(number: float, setting: Setting) -> bool:
     return not (
-        setting.least is not None and number < setting.least or setting.above is not None and number <= setting.above or setting.most is not None and number > setting.most
+        setting.least is not None
+        and number < setting.least
+        or setting.above is not None
+        and number <= setting.above
+        or setting.most is not None
+        and number > setting.most
     )
 
 
@@ -259,30 +328,57 @@ def _word(kind: Any, setting: Setting) -> str:
         word = "a whole number" if kind is int else "a number"
         if kind is float and setting.least is not None and setting.most is not None:
             return f"{word} between {setting.least:g} and {setting.most:.15g}"
-        limits = [f"{words} {limit:.15g}" for words, limit in (("at least", setting.least), ("more than", setting.above), ("at most", setting.most)) if limit is not None]
+        limits = [
+            f"{words} {limit:.15g}"
+            for words, limit in (
+                ("at least", setting.least),
+                ("more than", setting.above),
+                ("at most", setting.most),
+            )
+            if limit is not None
+        ]
         return word + (" of " + " and ".join(limits) if limits else "")
     if origin is Literal:
         return "one of " + ", ".join(map(repr, inner))
     if origin in (list, Sequence, tuple):
         return f"a list, each item {describe(inner[0])}"
     if origin in (dict, Mapping):
-        return f"a dictionary, each value {describe(inner[1])}" if inner[1] is not Any else "a dictionary"
-    words = {bool: "True or False", str: "text" if setting.empty else "text (not empty)", None: "None", type(None): "None", list: "a list", dict: "a dictionary", Any: "anything"}
+        return (
+            f"a dictionary, each value {describe(inner[1])}"
+            if inner[1] is not Any
+            else "a dictionary"
+        )
+    words = {
+        bool: "True or False",
+        str: "text" if setting.empty else "text (not empty)",
+        None: "None",
+        type(None): "None",
+        list: "a list",
+        dict: "a dictionary",
+        Any: "anything",
+    }
     return words.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 
 def _guess(value: object, kind: Any) -> str:
     """For a mistyped word."""
-    known = [str(one) for option in options_of(kind) if typing.get_origin(option) is Literal for one in typing.get_args(option)]
+    known = [
+        str(one)
+        for option in options_of(kind)
+        if typing.get_origin(option) is Literal
+        for one in typing.get_args(option)
+    ]
     near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.6)
     return f". Did you mean {near[0]!r}?" if near else ""
 
 # %% ../../nbs/envs/settings.ipynb #8bd2970e
 @functools.lru_cache(maxsize=None)
 def annotations_of(owner: type) -> dict[str, Any]:
-    """Annotations of a class and its bases, by name. Where a subclass annotates a field anew, the settings of its bases still count.
+    """Annotations of a class and its bases, by name. Where a subclass annotates a field anew, the
+    settings of its bases still count.
 
-    An annotation in text that can't be resolved (a name that only type checkers import) counts as `Any`.
+    An annotation in text that can't be resolved (a name that only type checkers import) counts as
+    `Any`.
     """
     found: dict[str, Any] = {}
     for one in reversed(owner.__mro__):
@@ -298,7 +394,9 @@ def annotations_of(owner: type) -> dict[str, Any]:
 
 def _resolved(text: str, owner: type) -> Any:
     try:
-        return eval(text, vars(sys.modules[owner.__module__]) | {"typing": typing}, dict(vars(owner)))
+        return eval(
+            text, vars(sys.modules[owner.__module__]) | {"typing": typing}, dict(vars(owner))
+        )
     except NameError:
         return Any
 
@@ -315,7 +413,9 @@ class Derived(dict[str, Any]):
 
 
 class Following:
-    """A field that holds a dictionary and follows from the other fields unless it is given: `derive` computes it whenever it is read."""
+    """A field that holds a dictionary and follows from the other fields unless it is given:
+    `derive` computes it whenever it is read.
+    """
 
     def __init__(self, derive: Callable[[Any], Mapping[str, Any]]):
         self._derive = derive
@@ -325,7 +425,7 @@ class Following:
 
     def __get__(self, config: Any, owner: type | None = None) -> Any:
         if config is None:
-            return None                                       # the field's default
+            return None  # the field's default
         own = vars(config).get(self._stored)
         return Derived(self._derive(config), config) if own is None else own
 
@@ -334,47 +434,70 @@ class Following:
 
 
 def _settled(aliases: Mapping[str, str], given: dict[str, Any], replaced: bool) -> dict[str, Any]:
-    """Arguments without aliases. `replaced`: every field was given, as `dataclasses.replace` does; then a second name on top of them is the change."""
+    """Arguments without aliases. `replaced`: every field was given, as `dataclasses.replace` does;
+    then a second name on top of them is the change.
+    """
     given = dict(given)
     for alias, name in aliases.items():
         value = given.pop(alias, None)
         if value is None:
             continue
         if not replaced and given.get(name) not in (None, value):
-            raise ValueError(f"{alias}={value!r} and {name}={given[name]!r} are two names of one setting with two values; give one of them")
+            raise ValueError(
+                f"{alias}={value!r} and {name}={given[name]!r} are two names of one setting with two values; give one of them"
+            )
         given[name] = value
     derived = {name: value for name, value in given.items() if isinstance(value, Derived)}
     if not replaced:
         return given | {name: dict(value) for name, value in derived.items()}
     if len({id(value.source) for value in derived.values()}) > 1:
-        raise ValueError(f"{' and '.join(derived)} were computed for different configurations; pass a copy, such as {next(iter(derived))}=dict(other.{next(iter(derived))})")
+        raise ValueError(
+            f"{' and '.join(derived)} were computed for different configurations; pass a copy, such as {next(iter(derived))}=dict(other.{next(iter(derived))})"
+        )
     return given
 
 
 def _plain(signature: inspect.Signature) -> inspect.Signature:
     """The signature as a reader wants it: types without settings."""
+
     def plain(annotation: Any) -> Any:
         kind = split_annotation(annotation)[0]
         return dict[str, Any] | None if kind is Following else kind
 
-    return signature.replace(parameters=[part.replace(annotation=plain(part.annotation)) for part in signature.parameters.values()])
+    return signature.replace(
+        parameters=[
+            part.replace(annotation=plain(part.annotation))
+            for part in signature.parameters.values()
+        ]
+    )
 
 
 class Checked(ABCMeta):
-    """Metaclass of frozen dataclasses whose fields are checked against their annotations, also those of subclasses."""
-    aliases: ClassVar[Mapping[str, str]] = types.MappingProxyType({})             # second name of a field: its name
+    """Metaclass of frozen dataclasses whose fields are checked against their annotations, also
+    those of subclasses.
+    """
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> "Checked":
+    # second name of a field: its name
+    aliases: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any
+    ) -> "Checked":
         made = super().__new__(mcs, name, bases, namespace, **kwargs)
-        helps = {part: split_annotation(annotation)[1].help for part, annotation in annotations_of.__wrapped__(made).items()}
+        helps = {
+            part: split_annotation(annotation)[1].help
+            for part, annotation in annotations_of.__wrapped__(made).items()
+        }
         lines = [f"{part}: {text}" for part, text in helps.items() if text]
         if lines:
-            made.__doc__ = "\n".join([inspect.cleandoc(namespace.get("__doc__") or name), "", *lines])
+            made.__doc__ = "\n".join(
+                [inspect.cleandoc(namespace.get("__doc__") or name), "", *lines]
+            )
         return made
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        signature = _plain(inspect.signature(cls.__init__))          # type: ignore[misc]
+        signature = _plain(inspect.signature(cls.__init__))  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -383,7 +506,7 @@ class Checked(ABCMeta):
             return super().__call__(*args, **kwargs)
         fields = {part.name: part for part in dataclasses.fields(config_class) if part.init}
         if len(args) > len(fields):
-            return super().__call__(*args, **kwargs)          # Python's own message
+            return super().__call__(*args, **kwargs)  # Python's own message
         given = dict(zip(fields, args))
         for name, value in kwargs.items():
             if name in given:
@@ -397,7 +520,9 @@ class Checked(ABCMeta):
                 given[name] = part.default
         annotations = annotations_of(cls)
         for name in fields:
-            follows = isinstance(inspect.getattr_static(cls, name, None), Following) and (not given.get(name) or isinstance(given[name], Derived))
+            follows = isinstance(inspect.getattr_static(cls, name, None), Following) and (
+                not given.get(name) or isinstance(given[name], Derived)
+            )
             if name in given and not follows:
                 given[name] = checked(name, given[name], annotations[name])
         return super().__call__(**given)
@@ -407,7 +532,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def checks_arguments(function: _Function) -> _Function:
-    """Decorator: the arguments are checked against their annotations, and passed on in their proper types."""
+    """Decorator: the arguments are checked against their annotations, and passed on in their proper
+    types.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -415,7 +542,10 @@ def checks_arguments(function: _Function) -> _Function:
         bound = signature.bind(*args, **kwargs)
         for name, value in bound.arguments.items():
             part = signature.parameters[name]
-            if part.annotation is not part.empty and part.kind not in (part.VAR_KEYWORD, part.VAR_POSITIONAL):
+            if part.annotation is not part.empty and part.kind not in (
+                part.VAR_KEYWORD,
+                part.VAR_POSITIONAL,
+            ):
                 bound.arguments[name] = checked(name, value, part.annotation)
         return function(*bound.args, **bound.kwargs)
 
@@ -428,4 +558,10 @@ def settings_of(owner: type) -> Iterator[tuple[str, Any, Any]]:
     annotations = annotations_of(owner)
     for part in dataclasses.fields(owner):
         if part.init:
-            yield part.name, annotations[part.name], part.default_factory() if part.default_factory is not dataclasses.MISSING else part.default
+            yield (
+                part.name,
+                annotations[part.name],
+                part.default_factory()
+                if part.default_factory is not dataclasses.MISSING
+                else part.default,
+            )

@@ -21,7 +21,8 @@ SUCCESS_KEYS = ("is_success", "success")
 
 
 def read_success(info: Mapping[str, Any]) -> bool | None:
-    """What the `info` of a step says of success: True, False, or None where it says nothing. See the table above.
+    """What the `info` of a step says of success: True, False, or None where it says nothing. See
+    the table above.
 
     BenchmarkError, naming the value, for what is neither yes nor no.
     """
@@ -35,7 +36,7 @@ def read_success(info: Mapping[str, Any]) -> bool | None:
 def _truth_value(name: str, value: Any) -> bool:
     if value is True or value is False:
         return value
-    plain = value.tolist() if hasattr(value, "tolist") else value           # NumPy and torch
+    plain = value.tolist() if hasattr(value, "tolist") else value  # NumPy and torch
     while isinstance(plain, (list, tuple)) and len(plain) == 1:
         plain = plain[0]
     if isinstance(plain, (bool, int, float)) and plain in (0, 1):
@@ -49,6 +50,7 @@ def _truth_value(name: str, value: Any) -> bool:
 # %% ../../nbs/envs/success.ipynb #76b2c9d9
 class SuccessAt(str, Enum):
     """Which steps of an episode decide on its success. EVER: any step; END: the last one."""
+
     EVER = "ever"
     END = "end"
 
@@ -76,7 +78,9 @@ class EpisodeSuccess:
         self._n_success_steps = 0
 
     def note(self, info: Mapping[str, Any]) -> bool | None:
-        """Take in the info of a step; what it reports. BenchmarkError where that has no clear meaning."""
+        """Take in the info of a step; what it reports. BenchmarkError where that has no clear
+        meaning.
+        """
         self._n_steps += 1
         reached = self.now = read_success(info)
         if reached is None:
@@ -100,7 +104,9 @@ class EpisodeSuccess:
 
     @property
     def at_end(self) -> bool | None:
-        """What the last step reported; False where it reported nothing and an earlier step did; None where none did."""
+        """What the last step reported; False where it reported nothing and an earlier step did;
+        None where none did.
+        """
         return self.now is True if self._reported else None
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 # %% ../../nbs/envs/transport.ipynb #6a13538d
-_ALIGNMENT = 64        # bytes; a cache line, and enough for any dtype
+_ALIGNMENT = 64  # bytes; a cache line, and enough for any dtype
 
 
 class ObservationLayout:
@@ -36,8 +36,15 @@ class ObservationLayout:
         if isinstance(space, gymnasium.spaces.Dict):
             return {key: self._add(inner, (*path, key)) for key, inner in space.spaces.items()}
         if isinstance(space, gymnasium.spaces.Tuple):
-            return tuple(self._add(inner, (*path, index)) for index, inner in enumerate(space.spaces))
-        array_spaces = gymnasium.spaces.Box, gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete, gymnasium.spaces.MultiBinary
+            return tuple(
+                self._add(inner, (*path, index)) for index, inner in enumerate(space.spaces)
+            )
+        array_spaces = (
+            gymnasium.spaces.Box,
+            gymnasium.spaces.Discrete,
+            gymnasium.spaces.MultiDiscrete,
+            gymnasium.spaces.MultiBinary,
+        )
         if not isinstance(space, array_spaces):
             raise TypeError(f"a {type(space).__name__} space has no fixed arrays")
         dtype = np.dtype(space.dtype)
@@ -55,24 +62,34 @@ class ObservationLayout:
             return None
 
     def cast(self, observation: Any) -> Any:
-        """The observation as its space describes it: the arrays of the space and no others, in its dtypes.
+        """The observation as its space describes it: the arrays of the space and no others, in its
+        dtypes.
 
         Raises
         ------
         ValueError
-            For an array that is missing, has another shape than the space promised, or holds values that its dtype can't.
+            For an array that is missing, has another shape than the space promised, or holds values
+            that its dtype can't.
         """
-        arrays = [np.asarray(_leaf(observation, path, shape, dtype), dtype=dtype) for path, shape, dtype, _ in self.leaves]
+        arrays = [
+            np.asarray(_leaf(observation, path, shape, dtype), dtype=dtype)
+            for path, shape, dtype, _ in self.leaves
+        ]
         return _build(self._template, arrays)
 
     def views(self, block: Any) -> "ObservationViews":
         """The arrays of the observation, as views into `block`."""
-        arrays = [np.ndarray(shape, dtype, buffer=block, offset=offset) for _, shape, dtype, offset in self.leaves]
+        arrays = [
+            np.ndarray(shape, dtype, buffer=block, offset=offset)
+            for _, shape, dtype, offset in self.leaves
+        ]
         return ObservationViews(self, arrays)
 
 
 class ObservationViews:
-    """An observation that lives in shared memory: `write` it on one side, look at `tree` on the other."""
+    """An observation that lives in shared memory: `write` it on one side, look at `tree` on the
+    other.
+    """
 
     def __init__(self, layout: ObservationLayout, arrays: list[np.ndarray]):
         self.layout, self.arrays = layout, arrays
@@ -100,19 +117,29 @@ def _leaf(observation: Any, path: tuple, shape: tuple[int, ...], dtype: np.dtype
         try:
             value = value[key]
         except (KeyError, IndexError, TypeError):
-            has = f"it has {', '.join(map(repr, value))}" if isinstance(value, dict) else f"it is {value!r:.100}"
-            raise ValueError(f"the observation has no {'/'.join(map(str, path))!r}, which the environment's observation space promises; {has}") from None
+            has = (
+                f"it has {', '.join(map(repr, value))}"
+                if isinstance(value, dict)
+                else f"it is {value!r:.100}"
+            )
+            raise ValueError(
+                f"the observation has no {'/'.join(map(str, path))!r}, which the environment's observation space promises; {has}"
+            ) from None
     if np.shape(value) != shape:
-        raise ValueError(f"{_name(path)} has shape {np.shape(value)}, but the environment's observation space promises {shape}")
+        raise ValueError(
+            f"{_name(path)} has shape {np.shape(value)}, but the environment's observation space promises {shape}"
+        )
     if dtype.kind in "biu" and getattr(value, "dtype", None) != dtype:
         _demand_exact(value, path, dtype)
     return value
 
 
 def _demand_exact(value: Any, path: tuple, dtype: np.dtype) -> None:
-    """ValueError where an integer dtype can't hold the values: 300 is not a byte, and neither is 0.5."""
+    """ValueError where an integer dtype can't hold the values: 300 is not a byte, and neither is
+    0.5.
+    """
     found = np.asarray(value)
-    with np.errstate(invalid="ignore"):            # NaN is refused below
+    with np.errstate(invalid="ignore"):  # NaN is refused below
         kept = found.astype(dtype)
     if not np.array_equal(kept, found):
         wrong = found[kept != found].flat[0]
@@ -128,7 +155,9 @@ def _name(path: tuple) -> str:
 
 # %% ../../nbs/envs/transport.ipynb #b65fed2a
 class SharedBlock:
-    """Anonymous memory that two processes map. It is gone when the last of them lets go, however they end."""
+    """Anonymous memory that two processes map. It is gone when the last of them lets go, however
+    they end.
+    """
 
     def __init__(self, n_bytes: int, fd: int | None = None):
         self.n_bytes = n_bytes
@@ -145,7 +174,7 @@ class SharedBlock:
             self.fd = -1
         try:
             self.memory.close()
-        except BufferError:          # numpy views still point into it: unmapped with the last of them
+        except BufferError:  # numpy views still point into it: unmapped with the last of them
             self.memory = None
 
 

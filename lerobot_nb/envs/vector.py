@@ -25,8 +25,20 @@ from .workers import LocalWorker, Worker, WorkerFault, WorkerPool, preload_modul
 class _LazyWorkers:
     """Workers that are borrowed from a pool when they are first needed, one for each factory."""
 
-    def __init__(self, factories: list[EnvFactory | Callable[[], Any]], pool: WorkerPool, env_config: Any, reset_timeout_s: float, step_timeout_s: float):
-        self.num_envs, self.factories, self.pool, self.env_config = len(factories), factories, pool, env_config
+    def __init__(
+        self,
+        factories: list[EnvFactory | Callable[[], Any]],
+        pool: WorkerPool,
+        env_config: Any,
+        reset_timeout_s: float,
+        step_timeout_s: float,
+    ):
+        self.num_envs, self.factories, self.pool, self.env_config = (
+            len(factories),
+            factories,
+            pool,
+            env_config,
+        )
         self.reset_timeout_s, self.step_timeout_s = reset_timeout_s, step_timeout_s
         self.closed = False
         self._described: dict[str, Any] | None = None
@@ -36,8 +48,8 @@ class _LazyWorkers:
         """No workers, no episodes."""
         self._workers: list[Worker | LocalWorker] = []
         self._warming = False
-        self._episodes = np.zeros(self.num_envs, dtype=bool)          # an episode is under way
-        self._ended = np.zeros(self.num_envs, dtype=bool)             # it has ended, and no other has begun
+        self._episodes = np.zeros(self.num_envs, dtype=bool)  # an episode is under way
+        self._ended = np.zeros(self.num_envs, dtype=bool)  # it has ended, and no other has begun
         self._observations: list[Any] = [None] * self.num_envs
 
     @property
@@ -60,17 +72,21 @@ class _LazyWorkers:
             try:
                 described = self._collect(self.reset_timeout_s)
             except Exception:
-                self.close()                       # half of them may have no environment
+                self.close()  # half of them may have no environment
                 raise
         spaces = [(one["observation_space"], one["action_space"]) for one in described]
         if any(pair != spaces[0] for pair in spaces):
             self.close()
-            raise ValueError("the environments of a vector must have equal observation and action spaces; make a vector for each kind")
+            raise ValueError(
+                "the environments of a vector must have equal observation and action spaces; make a vector for each kind"
+            )
         self._described = described[0]
 
     @contextmanager
     def _in_order(self) -> Iterator[None]:
-        """A lost worker, or an interruption between question and answer, ends all workers: nothing is left that waits for an answer."""
+        """A lost worker, or an interruption between question and answer, ends all workers: nothing
+        is left that waits for an answer.
+        """
         try:
             yield
         except (WorkerFault, KeyboardInterrupt, SystemExit):
@@ -88,7 +104,8 @@ class _LazyWorkers:
             worker.send(command, factory)
 
     def prefetch(self) -> bool:
-        """Start the simulators in the background; False where that would take workers from another environment that is in use.
+        """Start the simulators in the background; False where that would take workers from another
+        environment that is in use.
 
         Without worker processes there is no background: the simulators are started now.
         """
@@ -102,7 +119,9 @@ class _LazyWorkers:
         return True
 
     def _collect(self, timeout_s: float, which: Iterable[int] | None = None) -> list[Any]:
-        """The answers of all workers that were asked; the first exception among them, after all have answered."""
+        """The answers of all workers that were asked; the first exception among them, after all
+        have answered.
+        """
         answers, failure = [], None
         for index in range(self.num_envs) if which is None else which:
             try:
@@ -115,7 +134,13 @@ class _LazyWorkers:
             raise failure
         return answers
 
-    def _ask(self, command: str, arguments: Sequence[tuple[Any, ...]], timeout_s: float, which: Iterable[int] | None = None) -> list[Any]:
+    def _ask(
+        self,
+        command: str,
+        arguments: Sequence[tuple[Any, ...]],
+        timeout_s: float,
+        which: Iterable[int] | None = None,
+    ) -> list[Any]:
         """One command for each environment (of those in `which`), and the answers."""
         self._start()
         indices = range(self.num_envs) if which is None else list(which)
@@ -138,17 +163,23 @@ class _LazyWorkers:
 # %% ../../nbs/envs/vector.ipynb #170f6285
 class _AskedEnvs(_LazyWorkers, gymnasium.vector.VectorEnv):
     """Spaces, attributes, methods and pictures of environments in workers."""
+
     autoreset_mode: AutoresetMode
 
     def _describe(self) -> dict[str, Any]:
-        """Spaces and metadata of a single environment, without a simulator where its class is `lazy`."""
+        """Spaces and metadata of a single environment, without a simulator where its class is
+        `lazy`.
+        """
         if self._described is None:
             first = self.factories[0]
             if isinstance(first, EnvFactory) and first.lazy:
                 env = first()
                 self._described = {
-                    "observation_space": env.observation_space, "action_space": env.action_space, "metadata": dict(env.metadata),
-                    "render_mode": env.render_mode, "spec": env.spec,
+                    "observation_space": env.observation_space,
+                    "action_space": env.action_space,
+                    "metadata": dict(env.metadata),
+                    "render_mode": env.render_mode,
+                    "spec": env.spec,
                 }
             else:
                 self._start()
@@ -193,19 +224,29 @@ class _AskedEnvs(_LazyWorkers, gymnasium.vector.VectorEnv):
         return tuple(self._ask("render", [()] * self.num_envs, self.step_timeout_s))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The method `name` of each environment, called; an attribute that is not a method is returned as it is."""
-        return tuple(self._ask("call", [(name, args, kwargs)] * self.num_envs, self.reset_timeout_s))
+        """The method `name` of each environment, called; an attribute that is not a method is
+        returned as it is.
+        """
+        return tuple(
+            self._ask("call", [(name, args, kwargs)] * self.num_envs, self.reset_timeout_s)
+        )
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """The attribute of each environment. AttributeError where there is none; the workers live on."""
+        """The attribute of each environment. AttributeError where there is none; the workers live
+        on.
+        """
         return tuple(self._ask("get_attr", [(name,)] * self.num_envs, self.step_timeout_s))
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set the attribute of each environment: one value for all, or a list or tuple with one each."""
+        """Set the attribute of each environment: one value for all, or a list or tuple with one
+        each.
+        """
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
-            raise ValueError(f"{self.num_envs} environments need {self.num_envs} values of {name!r}, got {len(values)}")
+            raise ValueError(
+                f"{self.num_envs} environments need {self.num_envs} values of {name!r}, got {len(values)}"
+            )
         self._ask("set_attr", [(name, value) for value in values], self.step_timeout_s)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -214,15 +255,24 @@ class _AskedEnvs(_LazyWorkers, gymnasium.vector.VectorEnv):
 # %% ../../nbs/envs/vector.ipynb #85c40571
 class _KeptAnswers(_AskedEnvs):
     """Takes the answers of environments, and keeps them."""
+
     task: TaskInfo | None
 
     def __init__(
-        self, factories: list[EnvFactory | Callable[[], Any]], pool: WorkerPool, task: TaskInfo | None, env_config: Any, reset_timeout_s: float, step_timeout_s: float,
+        self,
+        factories: list[EnvFactory | Callable[[], Any]],
+        pool: WorkerPool,
+        task: TaskInfo | None,
+        env_config: Any,
+        reset_timeout_s: float,
+        step_timeout_s: float,
     ):
         super().__init__(factories, pool, env_config, reset_timeout_s, step_timeout_s)
         self.task = task
-        self.latest_infos: list[dict[str, Any]] = [{} for _ in factories]            # of each environment, as it gave it
-        self._instructions: list[str | None] = [None for _ in factories]             # of the present episodes, where the environment gives one
+        # of each environment, as it gave it
+        self.latest_infos: list[dict[str, Any]] = [{} for _ in factories]
+        # of the present episodes, where the environment gives one
+        self._instructions: list[str | None] = [None for _ in factories]
         self._layout: tuple[Any, ObservationLayout | None] = (None, None)
 
     def _own(self, info: dict[str, Any], index: int) -> dict[str, Any]:
@@ -233,7 +283,7 @@ class _KeptAnswers(_AskedEnvs):
         """The latest observation of an environment, as its space describes it."""
         observation = self._workers[index].observation
         if not self._workers[index].local:
-            return observation                  # it came through shared memory, in the arrays of the space
+            return observation  # it came through shared memory, in the arrays of the space
         space = self.single_observation_space
         if self._layout[0] is not space:
             self._layout = space, ObservationLayout.of(space)
@@ -241,7 +291,13 @@ class _KeptAnswers(_AskedEnvs):
         return observation if layout is None else layout.cast(observation)
 
     def _take(
-        self, infos: dict[str, Any], info: dict[str, Any], index: int, last: dict[str, Any] | None = None, begins: bool = False, is_final: bool = False,
+        self,
+        infos: dict[str, Any],
+        info: dict[str, Any],
+        index: int,
+        last: dict[str, Any] | None = None,
+        begins: bool = False,
+        is_final: bool = False,
     ) -> dict[str, Any]:
         """Keep what an environment has answered, and add its information to that of the others."""
         self.latest_infos[index] = own = self._own(info, index)
@@ -249,16 +305,25 @@ class _KeptAnswers(_AskedEnvs):
         if begins:
             self._instructions[index] = given_instruction(own, self._observations[index])
         shown = {name: value for name, value in own.items() if name != "scene"}
-        if "scene" in own:           # what is static in an episode stays whole: an array (n_envs,) of objects, not taken apart as other information is
-            infos.setdefault("scene", np.full(self.num_envs, None, dtype=object))[index] = own["scene"]
+        # what is static in an episode stays whole: an array (n_envs,) of objects, not taken apart
+        # as other information is
+        if "scene" in own:
+            infos.setdefault("scene", np.full(self.num_envs, None, dtype=object))[index] = own[
+                "scene"
+            ]
         if is_final:
             last = {"final_info": shown}
         return self._add_info(infos, shown | (last or {}), index)
 
     def instructions(self) -> list[str]:
-        """What a policy is told in the present episode of each environment: what the environment gives, else the task's description, else its attribute
-        `task_description` or `task`, else an empty text."""
-        known = [given if given is not None else self.task.description if self.task is not None else "" for given in self._instructions]
+        """What a policy is told in the present episode of each environment: what the environment
+        gives, else the task's description, else its attribute `task_description` or `task`, else
+        an empty text.
+        """
+        known = [
+            given if given is not None else self.task.description if self.task is not None else ""
+            for given in self._instructions
+        ]
         if all(known):
             return known
         for name in ("task_description", "task"):
@@ -266,7 +331,10 @@ class _KeptAnswers(_AskedEnvs):
                 values = self.get_attr(name)
             except AttributeError:
                 continue
-            known = [text or (value if isinstance(value, str) else "") for text, value in zip(known, values)]
+            known = [
+                text or (value if isinstance(value, str) else "")
+                for text, value in zip(known, values)
+            ]
         return known
 
     def _batch(self) -> Any:
@@ -275,21 +343,20 @@ class _KeptAnswers(_AskedEnvs):
         return concatenate(space, self._observations, out)
 
 # %% ../../nbs/envs/vector.ipynb #92c15397
-HOW_TO_MAKE_ENVS = (
-    "Make it with make_env('my_benchmark', n_envs=8), or from a recipe that a worker process can follow: LazyVectorEnv(EnvFactory('my_module:make_env'), n_envs=8)."
-)
+HOW_TO_MAKE_ENVS = "Make it with make_env('my_benchmark', n_envs=8), or from a recipe that a worker process can follow: LazyVectorEnv(EnvFactory('my_module:make_env'), n_envs=8)."
 
 # %% ../../nbs/envs/vector.ipynb #3497b3de
 class LazyVectorEnv(_KeptAnswers):
     """Environments side by side, in worker processes that exist only while they are needed.
 
-    Observations and information are copies: they do not change with the next step, and nothing of an environment's own is changed.
+    Observations and information are copies: they do not change with the next step, and nothing of
+    an environment's own is changed.
 
     Parameters
     ----------
     factories
-        An `EnvFactory` for all environments, or a sequence with one for each. An importable class or function is taken
-        too.
+        An `EnvFactory` for all environments, or a sequence with one for each. An importable class
+        or function is taken too.
     n_envs
         How many, where one factory is given.
     use_async_envs
@@ -299,25 +366,37 @@ class LazyVectorEnv(_KeptAnswers):
     task, env_config
         What the environments are for, where that is known; the evaluation plans from it.
     autoreset_mode
-        As in Gymnasium. NEXT_STEP resets an environment in the step after its episode has ended, SAME_STEP at once,
-        DISABLED never.
+        As in Gymnasium. NEXT_STEP resets an environment in the step after its episode has ended,
+        SAME_STEP at once, DISABLED never.
     reset_timeout_s, step_timeout_s
         After these, `WorkerHung`.
     """
 
     def __init__(
-        self, factories: EnvFactory | Callable[[], Any] | Sequence[EnvFactory | Callable[[], Any]], n_envs: int | None = None, *, use_async_envs: bool = True,
-        pool: WorkerPool | None = None, task: TaskInfo | None = None, env_config: Any = None,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, reset_timeout_s: float = 300.0, step_timeout_s: float = 60.0,
+        self,
+        factories: EnvFactory | Callable[[], Any] | Sequence[EnvFactory | Callable[[], Any]],
+        n_envs: int | None = None,
+        *,
+        use_async_envs: bool = True,
+        pool: WorkerPool | None = None,
+        task: TaskInfo | None = None,
+        env_config: Any = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        reset_timeout_s: float = 300.0,
+        step_timeout_s: float = 60.0,
     ):
         if isinstance(factories, Sequence):
             if n_envs not in (None, len(factories)):
-                raise ValueError(f"{len(factories)} factories make {len(factories)} environments, not n_envs={n_envs}; give one factory, or leave n_envs out")
+                raise ValueError(
+                    f"{len(factories)} factories make {len(factories)} environments, not n_envs={n_envs}; give one factory, or leave n_envs out"
+                )
             factories = list(factories)
         else:
             factories = [factories] * (1 if n_envs is None else n_envs)
         if not factories:
-            raise ValueError("a vector environment needs at least one environment; give n_envs of 1 or more")
+            raise ValueError(
+                "a vector environment needs at least one environment; give n_envs of 1 or more"
+            )
         count = len(factories)
         self.use_async_envs = use_async_envs and count > 1
         if pool is not None and (pool.size < count or pool.use_async_envs != self.use_async_envs):
@@ -326,12 +405,21 @@ class LazyVectorEnv(_KeptAnswers):
                 f"with use_async_envs={self.use_async_envs}; make it with WorkerPool({count}, use_async_envs={self.use_async_envs})"
             )
         super().__init__(
-            [self._sendable(factory) for factory in factories], pool or WorkerPool(count, self.use_async_envs), task, env_config, reset_timeout_s, step_timeout_s,
+            [self._sendable(factory) for factory in factories],
+            pool or WorkerPool(count, self.use_async_envs),
+            task,
+            env_config,
+            reset_timeout_s,
+            step_timeout_s,
         )
         self.autoreset_mode = AutoresetMode(autoreset_mode)
 
     def _sendable(self, factory: EnvFactory | Callable[[], Any]) -> EnvFactory | Callable[[], Any]:
-        if isinstance(factory, EnvFactory) and self.use_async_envs and factory.target.partition(":")[0] == "__main__":
+        if (
+            isinstance(factory, EnvFactory)
+            and self.use_async_envs
+            and factory.target.partition(":")[0] == "__main__"
+        ):
             raise ValueError(
                 f"{factory.target} lives in this process only, where no worker can import it; move it to a module (my_module.py) and use "
                 "EnvFactory('my_module:make_env'), or use use_async_envs=False, which needs no workers"
@@ -339,13 +427,19 @@ class LazyVectorEnv(_KeptAnswers):
         if isinstance(factory, EnvFactory) or (callable(factory) and not self.use_async_envs):
             return factory
         if not callable(factory):
-            raise TypeError(f"{factory!r} does not make environments; give an EnvFactory, or an importable class or function")
-        return EnvFactory(import_path(factory))         # ValueError, with the way out, for what no worker can import
+            raise TypeError(
+                f"{factory!r} does not make environments; give an EnvFactory, or an importable class or function"
+            )
+        # ValueError, with the way out, for what no worker can import
+        return EnvFactory(import_path(factory))
 
     # the Gymnasium interface
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Begin episodes. seed: an int s gives environment i the seed s + i; a list gives one each.
 
@@ -354,55 +448,85 @@ class LazyVectorEnv(_KeptAnswers):
         Parameters
         ----------
         options
-            Passed to every environment; a list gives one each. `reset_mask`, (n_envs,) of bool, in a dictionary that is
-            given for all begins new
+            Passed to every environment; a list gives one each. `reset_mask`, (n_envs,) of bool, in
+            a dictionary that is given for all begins new
         """
         mask = np.ones(self.num_envs, dtype=bool)
         if isinstance(options, Mapping):
             mask = np.asarray(options.get("reset_mask", mask))
             options = {name: value for name, value in options.items() if name != "reset_mask"}
-        each = [options or None] * self.num_envs if options is None or isinstance(options, Mapping) else list(options)
+        each = (
+            [options or None] * self.num_envs
+            if options is None or isinstance(options, Mapping)
+            else list(options)
+        )
         if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            raise ValueError(f"reset_mask must be {self.num_envs} booleans with at least one True, got {mask!r}")
+            raise ValueError(
+                f"reset_mask must be {self.num_envs} booleans with at least one True, got {mask!r}"
+            )
         if seed is None or isinstance(seed, (int, np.integer)):
             seeds = [None if seed is None else int(seed) + index for index in range(self.num_envs)]
         else:
             seeds = [None if one is None else int(one) for one in seed]
         for what, values in (("seeds", seeds), ("options", each)):
             if len(values) != self.num_envs:
-                raise ValueError(f"{self.num_envs} environments need {self.num_envs} {what}, got {len(values)}")
+                raise ValueError(
+                    f"{self.num_envs} environments need {self.num_envs} {what}, got {len(values)}"
+                )
         self._start()
         if not (mask | self._episodes).all():
-            raise ValueError(f"environments {np.flatnonzero(~(mask | self._episodes)).tolist()} have no episode yet; the first reset must include them")
+            raise ValueError(
+                f"environments {np.flatnonzero(~(mask | self._episodes)).tolist()} have no episode yet; the first reset must include them"
+            )
         which = np.flatnonzero(mask).tolist()
         infos: dict[str, Any] = {}
-        for index, info in zip(which, self._ask("reset", [(seeds[index], each[index]) for index in which], self.reset_timeout_s, which), strict=True):
+        for index, info in zip(
+            which,
+            self._ask(
+                "reset",
+                [(seeds[index], each[index]) for index in which],
+                self.reset_timeout_s,
+                which,
+            ),
+            strict=True,
+        ):
             infos = self._take(infos, info, index, begins=True)
         self._episodes[which], self._ended[which] = True, False
         return self._batch(), infos
 
-    def step(self, actions: Any, mask: Any = None, autoreset: bool = True) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of every environment: observations, rewards (n_envs,), terminated, truncated, infos.
+    def step(
+        self, actions: Any, mask: Any = None, autoreset: bool = True
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of every environment: observations, rewards (n_envs,), terminated, truncated,
+        infos.
 
         Parameters
         ----------
         mask
-            (n_envs,) of bool; environments where it is False rest: they repeat their observation, with reward 0 and no
-            flag.
+            (n_envs,) of bool; environments where it is False rest: they repeat their observation,
+            with reward 0 and no flag.
         autoreset
-            False leaves an episode that ends as it is, whatever the mode; the next step of that environment begins a new
-            one, unless the mode is DISABLED.
+            False leaves an episode that ends as it is, whatever the mode; the next step of that
+            environment begins a new one, unless the mode is DISABLED.
         """
         if not self._episodes.all():
             missing = np.flatnonzero(~self._episodes).tolist()
-            raise RuntimeError(f"environments {missing} have no episode to step; call reset() first (also after their workers were given to another environment)")
-        active = np.ones(self.num_envs, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+            raise RuntimeError(
+                f"environments {missing} have no episode to step; call reset() first (also after their workers were given to another environment)"
+            )
+        active = (
+            np.ones(self.num_envs, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+        )
         if self.autoreset_mode == AutoresetMode.DISABLED and (active & self._ended).any():
             over = np.flatnonzero(active & self._ended).tolist()
-            raise RuntimeError(f"the episodes of environments {over} have ended; begin new ones with reset(options={{'reset_mask': …}}), or mask them")
+            raise RuntimeError(
+                f"the episodes of environments {over} have ended; begin new ones with reset(options={{'reset_mask': …}}), or mask them"
+            )
         each = list(iterate(self.action_space, actions))
         if len(each) != self.num_envs:
-            raise ValueError(f"{self.num_envs} environments need {self.num_envs} actions, got {len(each)}")
+            raise ValueError(
+                f"{self.num_envs} environments need {self.num_envs} actions, got {len(each)}"
+            )
         begin = active & self._ended
         which = np.flatnonzero(active).tolist()
         with self._in_order():
@@ -411,10 +535,15 @@ class LazyVectorEnv(_KeptAnswers):
                     self._workers[index].send("reset", None, None)
                 else:
                     self._workers[index].send("step", each[index])
-            answers = self._collect(self.reset_timeout_s if begin.any() else self.step_timeout_s, which)
+            answers = self._collect(
+                self.reset_timeout_s if begin.any() else self.step_timeout_s, which
+            )
         infos: dict[str, Any] = {}
         rewards = np.zeros(self.num_envs)
-        terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
+        terminated, truncated = (
+            np.zeros(self.num_envs, dtype=bool),
+            np.zeros(self.num_envs, dtype=bool),
+        )
         for index, answer in zip(which, answers, strict=True):
             last: dict[str, Any] = {}
             if begin[index]:
@@ -424,7 +553,12 @@ class LazyVectorEnv(_KeptAnswers):
             ended = bool(terminated[index] or truncated[index])
             if ended and autoreset and self.autoreset_mode == AutoresetMode.SAME_STEP:
                 last_info = self._own(info, index)
-                last = {"final_obs": deepcopy(self._seen(index)), "final_info": {name: value for name, value in last_info.items() if name != "scene"}}
+                last = {
+                    "final_obs": deepcopy(self._seen(index)),
+                    "final_info": {
+                        name: value for name, value in last_info.items() if name != "scene"
+                    },
+                }
                 info = self._ask("reset", [(None, None)], self.reset_timeout_s, [index])[0]
                 begin[index], ended = True, False
             self._ended[index] = ended
@@ -432,17 +566,30 @@ class LazyVectorEnv(_KeptAnswers):
         return self._batch(), rewards, terminated, truncated, infos
 
     def __repr__(self) -> str:
-        what = f"{self.task.suite}/{self.task.task_id} {self.task.name!r}" if self.task else str(self.factories[0])
+        what = (
+            f"{self.task.suite}/{self.task.task_id} {self.task.name!r}"
+            if self.task
+            else str(self.factories[0])
+        )
         return f"LazyVectorEnv({what}, n_envs={self.num_envs}, {'started' if self.started else 'not started'})"
 
 # %% ../../nbs/envs/vector.ipynb #f6cfaf4e
-def make_vector_envs(env_config: Any, n_envs: int, use_async_envs: bool = True) -> dict[str, dict[int, LazyVectorEnv]]:
-    """`{suite: {task_id: LazyVectorEnv}}` for the tasks of a configuration; one pool of `n_envs` workers serves all of them."""
+def make_vector_envs(
+    env_config: Any, n_envs: int, use_async_envs: bool = True
+) -> dict[str, dict[int, LazyVectorEnv]]:
+    """`{suite: {task_id: LazyVectorEnv}}` for the tasks of a configuration; one pool of `n_envs`
+    workers serves all of them.
+    """
     use_async_envs = use_async_envs and n_envs > 1
     pool = WorkerPool(n_envs, use_async_envs)
     envs: dict[str, dict[int, LazyVectorEnv]] = {}
     for task in env_config.tasks():
         envs.setdefault(task.suite, {})[task.task_id] = LazyVectorEnv(
-            env_config.env_factory(task), n_envs, use_async_envs=use_async_envs, pool=pool, task=task, env_config=env_config,
+            env_config.env_factory(task),
+            n_envs,
+            use_async_envs=use_async_envs,
+            pool=pool,
+            task=task,
+            env_config=env_config,
         )
     return envs

@@ -35,7 +35,9 @@ class WorkerFault(LerobotNbError, RuntimeError):
 
 
 class WorkerDied(WorkerFault):
-    """The process ended: killed, crashed, or out of memory. `exit_code` is negative for a signal, None where it is not known."""
+    """The process ended: killed, crashed, or out of memory. `exit_code` is negative for a signal,
+    None where it is not known.
+    """
 
     def __init__(self, message: str, exit_code: int | None = None):
         super().__init__(message)
@@ -55,35 +57,49 @@ def _explain_exit(code: int | None) -> str:
         return "ended for an unknown reason"
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        hint = {"SIGKILL": " (often: out of memory)", "SIGSEGV": " (a crash inside the simulator or a driver)"}.get(name, "")
+        hint = {
+            "SIGKILL": " (often: out of memory)",
+            "SIGSEGV": " (a crash inside the simulator or a driver)",
+        }.get(name, "")
         return f"was killed by {name}{hint}"
     return f"ended with exit code {code}"
 
 # %% ../../nbs/envs/workers.ipynb #06947f9f
 _START_LOCK = threading.Lock()
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
 
 def _context():
-    return multiprocessing.get_context("forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn")
+    return multiprocessing.get_context(
+        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    )
 
 
 def preload_modules(modules: Sequence[str]) -> None:
-    """Modules that the fork server imports once for all workers. Has an effect until the first worker of this process has started."""
+    """Modules that the fork server imports once for all workers. Has an effect until the first
+    worker of this process has started.
+    """
     context = _context()
     if hasattr(context, "set_forkserver_preload") and modules:
         context.set_forkserver_preload(list(modules))
 
 
 def _start(process, timeout_s: float) -> None:
-    """Start a process; WorkerHung where the fork server, which imports the simulator first, doesn't get so far in time."""
+    """Start a process; WorkerHung where the fork server, which imports the simulator first, doesn't
+    get so far in time.
+    """
     failure: list[BaseException] = []
 
     def start():
         try:
             with _starting():
                 process.start()
-        except BaseException as error:              # handed to the caller below
+        except BaseException as error:  # handed to the caller below
             failure.append(error)
 
     starter = threading.Thread(target=start, name="start a worker", daemon=True)
@@ -94,18 +110,26 @@ def _start(process, timeout_s: float) -> None:
 
         server = getattr(forkserver._forkserver, "_forkserver_pid", None)
         if server is not None:
-            os.kill(server, signal.SIGKILL)         # what it was waiting for ends with it
-        raise WorkerHung(f"no worker process came up within {timeout_s:g} s; the modules that are imported first may hang")
+            os.kill(server, signal.SIGKILL)  # what it was waiting for ends with it
+        raise WorkerHung(
+            f"no worker process came up within {timeout_s:g} s; the modules that are imported first may hang"
+        )
     if failure:
         raise failure[0]
 
 
 @contextlib.contextmanager
 def _starting():
-    """Hide the main module from new processes, let their numerical libraries use one thread each unless the user said otherwise, and let the current folder come last."""
+    """Hide the main module from new processes, let their numerical libraries use one thread each
+    unless the user said otherwise, and let the current folder come last.
+    """
     main = sys.modules["__main__"]
     with _START_LOCK:
-        hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+        hidden = {
+            name: main.__dict__.pop(name)
+            for name in ("__file__", "__spec__")
+            if name in main.__dict__
+        }
         main.__spec__ = None
         added = [name for name in (*_THREAD_VARIABLES, "PYTHONSAFEPATH") if name not in os.environ]
         os.environ.update(dict.fromkeys(added, "1"))
@@ -121,7 +145,17 @@ def _starting():
 
 # %% ../../nbs/envs/workers.ipynb #28bbb9cf
 HOST = "lerobot_nb.envs.host:EnvHost"
-_INHERITED = ("MUJOCO_GL", "LEROBOT_NB_GL", "MUJOCO_EGL_DEVICE_ID", "CUDA_VISIBLE_DEVICES", "LIBERO_CONFIG_PATH", "HF_HOME", "HF_HUB_OFFLINE", "PYTHONHASHSEED", "PYTHONSAFEPATH")
+_INHERITED = (
+    "MUJOCO_GL",
+    "LEROBOT_NB_GL",
+    "MUJOCO_EGL_DEVICE_ID",
+    "CUDA_VISIBLE_DEVICES",
+    "LIBERO_CONFIG_PATH",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "PYTHONHASHSEED",
+    "PYTHONSAFEPATH",
+)
 
 
 class Worker:
@@ -134,20 +168,25 @@ class Worker:
     host
         Import path of the `EnvHost` class that runs inside.
     """
+
     local = False
 
-    def __init__(self, host: str = HOST, name: str = "lerobot_nb worker", start_timeout_s: float = 180.0):
+    def __init__(
+        self, host: str = HOST, name: str = "lerobot_nb worker", start_timeout_s: float = 180.0
+    ):
         context = _context()
         self.name = name
         self.connection, child = context.Pipe(duplex=True)
         environment = {variable: os.environ.get(variable) for variable in _INHERITED}
-        self.process = context.Process(target=worker_main, args=(child, host, environment), name=name, daemon=True)
+        self.process = context.Process(
+            target=worker_main, args=(child, host, environment), name=name, daemon=True
+        )
         _start(self.process, start_timeout_s)
         child.close()
         self.pid = self.process.pid
         self.busy = self._gone = False
         self._exit_code: int | None = None
-        self.started = False        # becomes True when the message that says "I am up" was read
+        self.started = False  # becomes True when the message that says "I am up" was read
         self._block: SharedBlock | None = None
         self._views = None
         self._unshared: Any = None
@@ -162,30 +201,35 @@ class Worker:
             self.started = True
 
     def send(self, command: str, *args, **kwargs) -> None:
-        """Send a command; the answer is taken with `receive`. Does not wait, not even for the process to come up. WorkerDied where it is gone."""
+        """Send a command; the answer is taken with `receive`. Does not wait, not even for the
+        process to come up. WorkerDied where it is gone.
+        """
         self.send_bytes(PICKLED + pickle.dumps((command, args, kwargs), pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, message: bytes) -> None:
         """Send a message that the host's `answer_bytes` takes as it is."""
         if self.busy:
-            raise RuntimeError(f"{self.name} is still at its last command; receive() the answer first")
+            raise RuntimeError(
+                f"{self.name} is still at its last command; receive() the answer first"
+            )
         try:
             self.connection.send_bytes(message)
         except (OSError, ValueError) as error:
-            self.wait_started(5.0)            # where it failed to come up, this says why
+            self.wait_started(5.0)  # where it failed to come up, this says why
             raise self.died() from error
         self.busy = True
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """The answer to the last command: a value, or bytes where the host answered in bytes.
 
-        Bytes that begin with `H` are a heartbeat: the command is still going, and `busy` stays True.
+        Bytes that begin with `H` are a heartbeat: the command is still going, and `busy` stays
+        True.
 
         Raises
         ------
         WorkerHung
-            After `timeout_s` (None: wait for ever), WorkerDied where the process is gone, or the exception of the
-            environment.
+            After `timeout_s` (None: wait for ever), WorkerDied where the process is gone, or the
+            exception of the environment.
         """
         if not self.busy:
             raise RuntimeError(f"{self.name} was sent nothing that it could answer")
@@ -196,7 +240,9 @@ class Worker:
         """The next message of the worker."""
         try:
             if timeout_s is not None and not self.connection.poll(timeout_s):
-                raise WorkerHung(f"{self.name} (process {self.pid}) gave no answer within {timeout_s:g} s")
+                raise WorkerHung(
+                    f"{self.name} (process {self.pid}) gave no answer within {timeout_s:g} s"
+                )
             reply = self.connection.recv_bytes()
             if reply[:1] == HEARTBEAT:
                 return reply
@@ -224,12 +270,22 @@ class Worker:
         self._views = None
         if self._block is not None:
             self._block.close()
-        self._block, self._views, self._unshared = block, ObservationLayout(space).views(block.memory), None
+        self._block, self._views, self._unshared = (
+            block,
+            ObservationLayout(space).views(block.memory),
+            None,
+        )
 
     @property
     def observation(self) -> Any:
-        """The latest observation. Its arrays change with the worker's next command: copy what must stay."""
-        return self._unshared if self._unshared is not None or self._views is None else self._views.tree
+        """The latest observation. Its arrays change with the worker's next command: copy what must
+        stay.
+        """
+        return (
+            self._unshared
+            if self._unshared is not None or self._views is None
+            else self._views.tree
+        )
 
     def ask(self, command: str, *args, timeout_s: float | None = None, **kwargs) -> Any:
         """`send` and `receive` in one."""
@@ -250,7 +306,9 @@ class Worker:
         return not self._gone and self.process.is_alive()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the process: let it close its environment, and kill it where that takes longer than `timeout_s`."""
+        """End the process: let it close its environment, and kill it where that takes longer than
+        `timeout_s`.
+        """
         self.connection.close()
         if not self._gone:
             self.process.join(timeout_s)
@@ -263,7 +321,7 @@ class Worker:
             self.process.kill()
             self.process.join(5.0)
             if self.process.exitcode is not None:
-                self.process.close()               # its descriptors, at once
+                self.process.close()  # its descriptors, at once
             self._gone = True
         self._views = None
         if self._block is not None:
@@ -272,7 +330,9 @@ class Worker:
 
 
 def close_workers(workers: Sequence["Worker | LocalWorker"], timeout_s: float = 5.0) -> None:
-    """Close many workers at once: all are told first, then all are waited for, `timeout_s` in total."""
+    """Close many workers at once: all are told first, then all are waited for, `timeout_s` in
+    total.
+    """
     for worker in workers:
         if not worker.local:
             worker.connection.close()
@@ -283,10 +343,11 @@ def close_workers(workers: Sequence["Worker | LocalWorker"], timeout_s: float = 
 # %% ../../nbs/envs/workers.ipynb #88c19828
 class LocalWorker:
     """A worker whose environment lives in the calling process."""
+
     local = True
     started = True
     pid = None
-    connection: Any = None          # there is no pipe
+    connection: Any = None  # there is no pipe
 
     def __init__(self, host: str = HOST, name: str = "lerobot_nb local worker"):
         self.host: EnvHost = resolve(host)()
@@ -299,7 +360,9 @@ class LocalWorker:
     def send(self, command: str, *args, **kwargs) -> None:
         """Run a command now; `receive` gives its answer."""
         if command not in self.host.commands:
-            raise AttributeError(f"a worker has no command {command!r}; it knows {', '.join(self.host.commands)}")
+            raise AttributeError(
+                f"a worker has no command {command!r}; it knows {', '.join(self.host.commands)}"
+            )
         self._run(lambda: getattr(self.host, command)(*args, **kwargs))
 
     def send_bytes(self, message: bytes) -> None:
@@ -307,14 +370,16 @@ class LocalWorker:
 
     def _run(self, job: Callable[[], Any]) -> None:
         if self.busy:
-            raise RuntimeError(f"{self.name} is still at its last command; receive() the answer first")
+            raise RuntimeError(
+                f"{self.name} is still at its last command; receive() the answer first"
+            )
         self.busy = True
         try:
             self._outcome = job(), None
         except Terminated:
             raise
         except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit):           # of a worker process only the process would end
+            if isinstance(error, SystemExit):  # of a worker process only the process would end
                 error = RuntimeError(f"the environment called sys.exit({error.code!r})")
             error.remote_traceback = traceback.format_exc()
             self._outcome = None, error
@@ -347,7 +412,10 @@ class LocalWorker:
 
 
 def start_worker(
-    use_async_envs: bool = True, host: str = HOST, name: str = "lerobot_nb worker", start_timeout_s: float = 180.0,
+    use_async_envs: bool = True,
+    host: str = HOST,
+    name: str = "lerobot_nb worker",
+    start_timeout_s: float = 180.0,
 ) -> Worker | LocalWorker:
     """A worker in a process of its own, or (`use_async_envs=False`) in this one."""
     return Worker(host, name, start_timeout_s) if use_async_envs else LocalWorker(host, name)
@@ -356,7 +424,8 @@ def start_worker(
 class WorkerPool:
     """At most `size` live workers, lent to owners.
 
-    An owner is any object with a method `lose_workers()`, called when its workers are given to another owner.
+    An owner is any object with a method `lose_workers()`, called when its workers are given to
+    another owner.
     """
 
     def __init__(self, size: int, use_async_envs: bool = True, host: str = HOST):
@@ -364,19 +433,26 @@ class WorkerPool:
             raise ValueError(f"a pool needs at least one worker, got size={size}")
         self.size, self.use_async_envs, self.host = size, use_async_envs, host
         self._idle: list[Worker | LocalWorker] = []
-        self._lent: dict[int, tuple[Any, list[Worker | LocalWorker]]] = {}     # by id of the owner, least recently used first
+        # by id of the owner, least recently used first
+        self._lent: dict[int, tuple[Any, list[Worker | LocalWorker]]] = {}
 
     @property
     def n_alive(self) -> int:
         """Workers that exist now, lent or not."""
         return len(self._idle) + sum(len(workers) for _, workers in self._lent.values())
 
-    def lend(self, owner: Any, count: int, take_over: bool = True) -> list[Worker | LocalWorker] | None:
-        """`count` workers for `owner`. Without `take_over`: None where that would take them from another owner."""
+    def lend(
+        self, owner: Any, count: int, take_over: bool = True
+    ) -> list[Worker | LocalWorker] | None:
+        """`count` workers for `owner`. Without `take_over`: None where that would take them from
+        another owner.
+        """
         if count > self.size:
-            raise ValueError(f"{count} environments need {count} workers, but this pool has {self.size}; make it with size={count}")
+            raise ValueError(
+                f"{count} environments need {count} workers, but this pool has {self.size}; make it with size={count}"
+            )
         if id(owner) in self._lent:
-            self._lent[id(owner)] = entry = self._lent.pop(id(owner))         # now the most recently used
+            self._lent[id(owner)] = entry = self._lent.pop(id(owner))  # now the most recently used
             return entry[1]
         free = self.size - sum(len(workers) for _, workers in self._lent.values())
         while free < count:
@@ -387,7 +463,9 @@ class WorkerPool:
             free += len(workers)
             self._idle += self._settled(workers)
         workers = [self._idle.pop() for _ in range(min(count, len(self._idle)))]
-        workers += [start_worker(self.use_async_envs, self.host) for _ in range(count - len(workers))]
+        workers += [
+            start_worker(self.use_async_envs, self.host) for _ in range(count - len(workers))
+        ]
         self._lent[id(owner)] = owner, workers
         return workers
 

@@ -31,11 +31,12 @@ class Benchmark:
     Parameters
     ----------
     factories
-        The recipe of each task's environment, by (suite, task id). Without worker processes any function that makes it
-        will do.
+        The recipe of each task's environment, by (suite, task id). Without worker processes any
+        function that makes it will do.
     env_configs
         The configuration that each comes from, where there is one.
     """
+
     name: str
     tasks: tuple[TaskInfo, ...]
     factories: Mapping[tuple[str, int], EnvFactory | Callable[[], Any]]
@@ -56,31 +57,53 @@ class Benchmark:
     def env_config(self) -> EnvConfig | None:
         """The configuration that all tasks come from; None where there is none, or more than one."""
         configs = self.distinct_configs
-        return configs[0] if len(configs) == 1 and len(self.env_configs) == len(self.tasks) else None
+        return (
+            configs[0] if len(configs) == 1 and len(self.env_configs) == len(self.tasks) else None
+        )
 
     @property
     def reports_success(self) -> bool:
         """Whether the configurations say that every task has a notion of success."""
-        return all(config is not None and config.reports_success for config in map(self.env_config_of, self.tasks))
+        return all(
+            config is not None and config.reports_success
+            for config in map(self.env_config_of, self.tasks)
+        )
 
     def protocol(self, config: EvalConfig) -> dict[str, Any]:
-        """What decides results besides tasks, plan and policy; recorded in run.json. For tasks of several configurations, the protocol of each task."""
+        """What decides results besides tasks, plan and policy; recorded in run.json. For tasks of
+        several configurations, the protocol of each task.
+        """
         own = self.env_config.protocol if self.env_config is not None else {}
         if self.env_config is None and self.env_configs:
-            own = {"benchmark": self.name, "tasks": {f"{suite}/{task_id}": config.protocol for (suite, task_id), config in self.env_configs.items()}}
+            own = {
+                "benchmark": self.name,
+                "tasks": {
+                    f"{suite}/{task_id}": config.protocol
+                    for (suite, task_id), config in self.env_configs.items()
+                },
+            }
         return {**own, "success_at": config.success_at, "reports_success": self.reports_success}
 
     @property
     def preload(self) -> tuple[str, ...]:
         """Modules that the fork server imports once for all workers."""
-        return tuple(dict.fromkeys(module for config in self.distinct_configs for module in config.preload))
+        return tuple(
+            dict.fromkeys(module for config in self.distinct_configs for module in config.preload)
+        )
 
     def check(self, use_async_envs: bool) -> list[str]:
-        """Warnings about this machine. OSError with the cure where the benchmark can't run on it, ValueError for environments that no worker process can build."""
-        warnings = list(dict.fromkeys(warning for config in self.distinct_configs for warning in config.check()))
+        """Warnings about this machine. OSError with the cure where the benchmark can't run on it,
+        ValueError for environments that no worker process can build.
+        """
+        warnings = list(
+            dict.fromkeys(warning for config in self.distinct_configs for warning in config.check())
+        )
         if use_async_envs:
             for factory in self.factories.values():
-                if not isinstance(factory, EnvFactory) or factory.target.partition(":")[0] == "__main__":
+                if (
+                    not isinstance(factory, EnvFactory)
+                    or factory.target.partition(":")[0] == "__main__"
+                ):
                     raise ValueError(
                         f"{factory.target if isinstance(factory, EnvFactory) else factory} lives in this process only, where no worker can import it; move it to a module "
                         "(my_module.py) and use EnvFactory('my_module:make_env'), or use use_async_envs=False, which needs no workers"
@@ -90,7 +113,9 @@ class Benchmark:
         return warnings
 
     def choose_gl(self, films: bool) -> dict[str, Any] | None:
-        """The OpenGL that MuJoCo draws with, where it draws; RenderingError where it can't. films: whether there are videos."""
+        """The OpenGL that MuJoCo draws with, where it draws; RenderingError where it can't. films:
+        whether there are videos.
+        """
         if not any(config.needs_opengl(films) for config in self.distinct_configs):
             return None
         from lerobot_nb.envs.rendering import choose_gl_backend
@@ -99,7 +124,9 @@ class Benchmark:
 
 # %% ../../nbs/evaluation/benchmark.ipynb #0d1b4eab
 def env_or_config(env: Any) -> EnvConfig | Mapping[str, Any]:
-    """A configuration, or a mapping of environments, for whatever stands for one: a benchmark's name, a `LazyVectorEnv`. TypeError, with what to pass, for anything else."""
+    """A configuration, or a mapping of environments, for whatever stands for one: a benchmark's
+    name, a `LazyVectorEnv`. TypeError, with what to pass, for anything else.
+    """
     if isinstance(env, str):
         env = make_env_config(env)
     if isinstance(env, LazyVectorEnv):
@@ -108,7 +135,9 @@ def env_or_config(env: Any) -> EnvConfig | Mapping[str, Any]:
         return env if type(env).create_envs is EnvConfig.create_envs else make_env(env)
     if isinstance(env, Mapping):
         return env
-    raise TypeError(f"env must be a benchmark's name, its EnvConfig (make_env_config), or the mapping that make_env returns, not {type(env).__name__}. {HOW_TO_MAKE_ENVS}")
+    raise TypeError(
+        f"env must be a benchmark's name, its EnvConfig (make_env_config), or the mapping that make_env returns, not {type(env).__name__}. {HOW_TO_MAKE_ENVS}"
+    )
 
 
 def mapping_of(vector: LazyVectorEnv) -> dict[str, dict[int, LazyVectorEnv]]:
@@ -118,14 +147,20 @@ def mapping_of(vector: LazyVectorEnv) -> dict[str, dict[int, LazyVectorEnv]]:
 
 
 def vectors_of(envs: Mapping[str, Any]) -> dict[tuple[str, int], LazyVectorEnv]:
-    """The environments of a mapping, by (suite, task id). TypeError or ValueError, with what to pass, for what can't be evaluated."""
+    """The environments of a mapping, by (suite, task id). TypeError or ValueError, with what to
+    pass, for what can't be evaluated.
+    """
     vectors: dict[tuple[str, int], LazyVectorEnv] = {}
     for suite, group in envs.items():
         if not isinstance(group, Mapping):
-            raise TypeError(f"envs[{suite!r}] must be a mapping {{task_id: LazyVectorEnv}}, not {type(group).__name__}; for one environment write {{{suite!r}: {{0: env}}}}")
+            raise TypeError(
+                f"envs[{suite!r}] must be a mapping {{task_id: LazyVectorEnv}}, not {type(group).__name__}; for one environment write {{{suite!r}: {{0: env}}}}"
+            )
         for task_id, vector in group.items():
             if not isinstance(vector, LazyVectorEnv):
-                raise TypeError(f"envs[{suite!r}][{task_id!r}] must be a LazyVectorEnv, not {type(vector).__name__}. {HOW_TO_MAKE_ENVS}")
+                raise TypeError(
+                    f"envs[{suite!r}][{task_id!r}] must be a LazyVectorEnv, not {type(vector).__name__}. {HOW_TO_MAKE_ENVS}"
+                )
             if any(factory != vector.factories[0] for factory in vector.factories):
                 raise ValueError(
                     f"envs[{suite!r}][{task_id!r}] holds different environments, and an evaluation runs the same one in every slot; give each its own task: "
@@ -138,26 +173,35 @@ def vectors_of(envs: Mapping[str, Any]) -> dict[tuple[str, int], LazyVectorEnv]:
 
 
 def config_of(env: EnvConfig | Mapping[str, Any]) -> EnvConfig | None:
-    """The configuration itself, or the first one behind a mapping of environments, where there is one."""
+    """The configuration itself, or the first one behind a mapping of environments, where there is
+    one.
+    """
     if isinstance(env, EnvConfig):
         return env
-    return next((vector.env_config for vector in vectors_of(env).values() if vector.env_config is not None), None)
+    return next(
+        (vector.env_config for vector in vectors_of(env).values() if vector.env_config is not None),
+        None,
+    )
 
 # %% ../../nbs/evaluation/benchmark.ipynb #69059ca6
 def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, films: bool) -> Benchmark:
-    """The benchmark that `env` (a configuration, or a mapping of environments) stands for, as the policy and the videos need it.
+    """The benchmark that `env` (a configuration, or a mapping of environments) stands for, as the
+    policy and the videos need it.
 
     Parameters
     ----------
     films
-        Whether there are videos. Environments that live are closed: the evaluation has workers of its own.
+        Whether there are videos. Environments that live are closed: the evaluation has workers of
+        its own.
 
     Raises
     ------
     ValueError
         For an empty mapping, and where the policy takes other observations or actions.
     """
-    changes: dict[str, Any] = {"render_mode": "rgb_array" if films else None} | ({"privileged": True} if policy.needs_privileged else {})
+    changes: dict[str, Any] = {"render_mode": "rgb_array" if films else None} | (
+        {"privileged": True} if policy.needs_privileged else {}
+    )
     changed: dict[int, EnvConfig] = {}
 
     def as_needed(config: EnvConfig) -> EnvConfig:
@@ -170,29 +214,49 @@ def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, films: bo
         env_config = as_needed(env)
         tasks = tuple(env_config.tasks())
         keys = [(task.suite, task.task_id) for task in tasks]
-        return Benchmark(env_config.type, tasks, {key: env_config.env_factory(task) for key, task in zip(keys, tasks)}, dict.fromkeys(keys, env_config))
+        return Benchmark(
+            env_config.type,
+            tasks,
+            {key: env_config.env_factory(task) for key, task in zip(keys, tasks)},
+            dict.fromkeys(keys, env_config),
+        )
     vectors = vectors_of(env)
     named, factories, env_configs = [], {}, {}
     for (suite, task_id), vector in vectors.items():
         vector.close()
-        task = dataclasses.replace(vector.task, suite=suite, task_id=task_id) if vector.task is not None else TaskInfo(suite, task_id, f"{suite}-{task_id}", "")
+        task = (
+            dataclasses.replace(vector.task, suite=suite, task_id=task_id)
+            if vector.task is not None
+            else TaskInfo(suite, task_id, f"{suite}-{task_id}", "")
+        )
         named.append(task)
         factories[suite, task_id] = vector.factories[0]
         if vector.env_config is not None:
             env_configs[suite, task_id] = as_needed(vector.env_config)
-            if vector.task is not None and type(vector.env_config).create_envs is EnvConfig.create_envs:
+            if (
+                vector.task is not None
+                and type(vector.env_config).create_envs is EnvConfig.create_envs
+            ):
                 factories[suite, task_id] = env_configs[suite, task_id].env_factory(vector.task)
     found = Benchmark("environments", tuple(named), factories, env_configs)
-    return found if found.env_config is None else dataclasses.replace(found, name=found.env_config.type)
+    return (
+        found
+        if found.env_config is None
+        else dataclasses.replace(found, name=found.env_config.type)
+    )
 
 # %% ../../nbs/evaluation/benchmark.ipynb #13f1c9e0
 def choose_placement(config: EvalConfig, policy: Policy) -> str:
     """ "driver" or "worker". ValueError for a placement that the policy does not allow."""
     if config.placement != "auto":
         if config.placement not in policy.placements:
-            raise ValueError(f"placement={config.placement!r}: policy {policy.name!r} allows {', '.join(policy.placements)}")
+            raise ValueError(
+                f"placement={config.placement!r}: policy {policy.name!r} allows {', '.join(policy.placements)}"
+            )
         if config.placement == "worker" and policy.spec is None:
-            raise ValueError(f"placement='worker': policy {policy.name!r} is a Python object that no worker can build; pass 'my_module:MyPolicy', or use 'driver'")
+            raise ValueError(
+                f"placement='worker': policy {policy.name!r} is a Python object that no worker can build; pass 'my_module:MyPolicy', or use 'driver'"
+            )
         return config.placement
     return "worker" if "worker" in policy.placements and policy.spec is not None else "driver"
 
@@ -209,7 +273,8 @@ class BatcherByTask(Batcher):
     def __init__(self, policy: Policy, batcher_of: Callable[[TaskInfo], Batcher]):
         super().__init__(policy)
         self._batcher_of = batcher_of
-        self._groups: list[tuple[Batcher, list[int]]] = []       # of the last batch: which rows belong to which batcher
+        # of the last batch: which rows belong to which batcher
+        self._groups: list[tuple[Batcher, list[int]]] = []
 
     def __call__(self, observations: Sequence[Any], episodes: Sequence[Episode]) -> dict[str, Any]:
         groups: dict[int, tuple[Batcher, list[int]]] = {}
@@ -217,14 +282,19 @@ class BatcherByTask(Batcher):
             batcher = self._batcher_of(episode.task)
             groups.setdefault(id(batcher), (batcher, []))[1].append(row)
         self._groups = list(groups.values())
-        parts = [(rows, batcher([observations[row] for row in rows], [episodes[row] for row in rows])) for batcher, rows in self._groups]
+        parts = [
+            (rows, batcher([observations[row] for row in rows], [episodes[row] for row in rows]))
+            for batcher, rows in self._groups
+        ]
         merged: dict[str, Any] = _merged(parts, len(episodes))
         return merged
 
     def finish(self, actions: Any) -> Any:
         if len(self._groups) == 1:
             return self._groups[0][0].finish(actions)
-        finished = [(rows, np.asarray(batcher.finish(actions[rows]))) for batcher, rows in self._groups]
+        finished = [
+            (rows, np.asarray(batcher.finish(actions[rows]))) for batcher, rows in self._groups
+        ]
         whole = np.empty((len(actions), *finished[0][1].shape[1:]), finished[0][1].dtype)
         for rows, part in finished:
             whole[rows] = part
@@ -239,23 +309,39 @@ def _merged(parts: list[tuple[list[int], Any]], n_rows: int) -> Any:
     if isinstance(first, dict):
         names = [set(part) for _, part in parts]
         if any(found != names[0] for found in names):
-            raise ValueError(f"tasks that are evaluated together give the policy different observations ({sorted(set().union(*names) - set.intersection(*names))}); evaluate them one after the other")
-        return {name: _merged([(rows, part[name]) for rows, part in parts], n_rows) for name in first}
+            raise ValueError(
+                f"tasks that are evaluated together give the policy different observations ({sorted(set().union(*names) - set.intersection(*names))}); evaluate them one after the other"
+            )
+        return {
+            name: _merged([(rows, part[name]) for rows, part in parts], n_rows) for name in first
+        }
     if isinstance(first, (list, tuple)):
         whole: Any = [None] * n_rows
         for rows, part in parts:
             for row, value in zip(rows, part, strict=True):
                 whole[row] = value
         return whole
-    whole = np.empty((n_rows, *first.shape[1:]), first.dtype) if isinstance(first, np.ndarray) else first.new_empty((n_rows, *first.shape[1:]))
+    whole = (
+        np.empty((n_rows, *first.shape[1:]), first.dtype)
+        if isinstance(first, np.ndarray)
+        else first.new_empty((n_rows, *first.shape[1:]))
+    )
     for rows, part in parts:
         whole[rows] = part
     return whole
 
 # %% ../../nbs/evaluation/benchmark.ipynb #68c200e4
 def make_runner(
-    benchmark: Benchmark, policy: Policy, config: EvalConfig, *, plan: Plan | None = None, placement: str | None = None, done: Iterable[tuple[str, int, int]] = (),
-    run_folder: Path | None = None, video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None, processors: tuple[Any, Any] = (None, None),
+    benchmark: Benchmark,
+    policy: Policy,
+    config: EvalConfig,
+    *,
+    plan: Plan | None = None,
+    placement: str | None = None,
+    done: Iterable[tuple[str, int, int]] = (),
+    run_folder: Path | None = None,
+    video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None,
+    processors: tuple[Any, Any] = (None, None),
 ) -> Runner:
     """The runner for a benchmark and a policy.
 
@@ -264,19 +350,32 @@ def make_runner(
     plan
         Default: the benchmark's tasks with the number of episodes and the seed of `config`.
     placement
-        Default: what `config` and the policy say; "driver" where there are `processors`, which can't go to workers.
+        Default: what `config` and the policy say; "driver" where there are `processors`, which
+        can't go to workers.
     done
         Keys of the episodes that need not run.
     run_folder, video_path_of
         As `Runner` takes them.
     processors
-        Observation and action processors that take the place of the configurations' own; None for those.
+        Observation and action processors that take the place of the configurations' own; None for
+        those.
     """
     own_processors = all(processor is None for processor in processors)
     return Runner(
-        plan or Plan(benchmark.tasks, config.n_episodes, config.seed), benchmark.factory_of, policy, config, env_config_of=benchmark.env_config_of,
-        batcher=_make_batcher(benchmark, policy, processors), placement=placement or choose_placement(config if own_processors else dataclasses.replace(config, placement="driver"), policy),
-        done=done, run_folder=run_folder, video_path_of=video_path_of, preload=benchmark.preload,
+        plan or Plan(benchmark.tasks, config.n_episodes, config.seed),
+        benchmark.factory_of,
+        policy,
+        config,
+        env_config_of=benchmark.env_config_of,
+        batcher=_make_batcher(benchmark, policy, processors),
+        placement=placement
+        or choose_placement(
+            config if own_processors else dataclasses.replace(config, placement="driver"), policy
+        ),
+        done=done,
+        run_folder=run_folder,
+        video_path_of=video_path_of,
+        preload=benchmark.preload,
     )
 
 
@@ -287,8 +386,15 @@ def _make_batcher(benchmark: Benchmark, policy: Policy, processors: tuple[Any, A
         env_config = benchmark.env_config_of(task)
         key = None if env_config is None else id(env_config)
         if key not in batchers:
-            own = env_config.get_env_processors() if env_config is not None and policy.batch_format == "torch" else (None, None)
-            batchers[key] = Batcher(policy, *(given if given is not None else usual for given, usual in zip(processors, own)))
+            own = (
+                env_config.get_env_processors()
+                if env_config is not None and policy.batch_format == "torch"
+                else (None, None)
+            )
+            batchers[key] = Batcher(
+                policy,
+                *(given if given is not None else usual for given, usual in zip(processors, own)),
+            )
         return batchers[key]
 
     if len({id(benchmark.env_config_of(task)) for task in benchmark.tasks}) == 1:

@@ -30,29 +30,85 @@ Seconds = Annotated[float, Setting(above=0)]
 @dataclass(frozen=True)
 class EvalConfig(metaclass=Checked):
     """How an evaluation runs. Only n_episodes and seed say which episodes these are."""
+
     n_episodes: Annotated[int, Setting("episodes of every task", least=1)] = 50
-    batch_size: Annotated[int, Setting("episodes side by side, never more than there are and than 64; 0: 0.7 of the usable cores", least=0)] = 0
-    use_async_envs: Annotated[bool, Setting("simulators in worker processes; False: in this process, for debugging")] = True
+    batch_size: Annotated[
+        int,
+        Setting(
+            "episodes side by side, never more than there are and than 64; 0: 0.7 of the usable cores",
+            least=0,
+        ),
+    ] = 0
+    use_async_envs: Annotated[
+        bool, Setting("simulators in worker processes; False: in this process, for debugging")
+    ] = True
     seed: Annotated[int, Setting("episode i of every task has the seed seed + i", least=0)] = 1000
-    placement: Annotated[Literal["auto", "driver", "worker"], Setting(
-        "where the policy runs: driver (one copy, batched over slots), worker (a copy in each worker) or auto (workers, where the policy allows it)"
-    )] = "auto"
-    render: Annotated[str | None, Setting("which episodes keep a video: none, failures, first:N or all; None: none, or first:N where n_episodes_to_render is N")] = None
-    n_episodes_to_render: Annotated[int | None, Setting("only the first so many episodes of each task keep a video; None: no limit", least=0)] = None
-    n_spare: Annotated[int, Setting("workers that prepare the next episodes; -1: one for four slots where there is a core for it", least=-1)] = -1
-    max_batch: Annotated[int, Setting("largest batch that the policy is given; 0: half of the slots, so that one half steps meanwhile", least=0)] = 0
-    max_wait_s: Annotated[float, Setting("seconds that ready slots wait for others to make a larger batch", least=0)] = 0.0
-    max_retries: Annotated[int, Setting("how often an episode is tried again after its worker died, hung, or its environment raised", least=0)] = 2
-    success_at: Annotated[Literal["ever", "end"], Setting(
-        "which steps decide on success where it can be lost again: ever (any step, as in lerobot) or end (the last one); part of the protocol"
-    )] = "ever"
-    max_error_rate: Annotated[float, Setting("share of the planned episodes that may end in an error before the run stops", least=0, most=1)] = 0.1
+    placement: Annotated[
+        Literal["auto", "driver", "worker"],
+        Setting(
+            "where the policy runs: driver (one copy, batched over slots), worker (a copy in each worker) or auto (workers, where the policy allows it)"
+        ),
+    ] = "auto"
+    render: Annotated[
+        str | None,
+        Setting(
+            "which episodes keep a video: none, failures, first:N or all; None: none, or first:N where n_episodes_to_render is N"
+        ),
+    ] = None
+    n_episodes_to_render: Annotated[
+        int | None,
+        Setting(
+            "only the first so many episodes of each task keep a video; None: no limit", least=0
+        ),
+    ] = None
+    n_spare: Annotated[
+        int,
+        Setting(
+            "workers that prepare the next episodes; -1: one for four slots where there is a core for it",
+            least=-1,
+        ),
+    ] = -1
+    max_batch: Annotated[
+        int,
+        Setting(
+            "largest batch that the policy is given; 0: half of the slots, so that one half steps meanwhile",
+            least=0,
+        ),
+    ] = 0
+    max_wait_s: Annotated[
+        float, Setting("seconds that ready slots wait for others to make a larger batch", least=0)
+    ] = 0.0
+    max_retries: Annotated[
+        int,
+        Setting(
+            "how often an episode is tried again after its worker died, hung, or its environment raised",
+            least=0,
+        ),
+    ] = 2
+    success_at: Annotated[
+        Literal["ever", "end"],
+        Setting(
+            "which steps decide on success where it can be lost again: ever (any step, as in lerobot) or end (the last one); part of the protocol"
+        ),
+    ] = "ever"
+    max_error_rate: Annotated[
+        float,
+        Setting(
+            "share of the planned episodes that may end in an error before the run stops",
+            least=0,
+            most=1,
+        ),
+    ] = 0.1
     start_timeout_s: Annotated[Seconds, Setting("seconds that a worker may take to start")] = 180.0
-    reset_timeout_s: Annotated[Seconds, Setting("seconds that a worker may take to build and reset an environment")] = 300.0
-    step_timeout_s: Annotated[Seconds, Setting("seconds that a worker may take for one step")] = 60.0
+    reset_timeout_s: Annotated[
+        Seconds, Setting("seconds that a worker may take to build and reset an environment")
+    ] = 300.0
+    step_timeout_s: Annotated[Seconds, Setting("seconds that a worker may take for one step")] = (
+        60.0
+    )
 
     def __post_init__(self) -> None:
-        self.render_rule                                     # ValueError for an unknown rule
+        self.render_rule  # ValueError for an unknown rule
 
     @property
     def render_rule(self) -> "RenderRule":
@@ -63,7 +119,9 @@ class EvalConfig(metaclass=Checked):
         return RenderRule.parse(filmed, self.n_episodes_to_render)
 
     def slots(self, n_planned: int) -> int:
-        """Slots for a plan of `n_planned` episodes: `batch_size`, capped by the whole plan, since a free slot takes an episode of any task."""
+        """Slots for a plan of `n_planned` episodes: `batch_size`, capped by the whole plan, since a
+        free slot takes an episode of any task.
+        """
         return _cap(self.batch_size or _automatic(), n_planned, "planned episodes")
 
     def spares(self, slots: int, n_planned: int) -> int:
@@ -85,7 +143,9 @@ class EvalConfig(metaclass=Checked):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "EvalConfig":
-        """What `to_dict` wrote, also in version 0.1.0, where render="none" left the choice to n_episodes_to_render. ValueError for a field that doesn't exist."""
+        """What `to_dict` wrote, also in version 0.1.0, where render="none" left the choice to
+        n_episodes_to_render. ValueError for a field that doesn't exist.
+        """
         data = dict(data)
         known = [part.name for part in fields(cls)]
         for name in data:
@@ -97,7 +157,6 @@ class EvalConfig(metaclass=Checked):
         return config
 
 
-
 def _automatic() -> int:
     return max(1, math.floor(0.7 * usable_cores()))
 
@@ -105,5 +164,10 @@ def _automatic() -> int:
 def _cap(slots: int, most: int, what: str) -> int:
     capped = min(slots, most, MOST_SLOTS)
     if capped < slots:
-        log.info("batch_size=%d is capped at %d (%s)", slots, capped, f"{most} {what}" if most == capped else f"the most is {MOST_SLOTS}")
+        log.info(
+            "batch_size=%d is capped at %d (%s)",
+            slots,
+            capped,
+            f"{most} {what}" if most == capped else f"the most is {MOST_SLOTS}",
+        )
     return capped

@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/evaluation/endings.ipynb #44bbf678
 class Attempts:
-    """How often episodes have been tried. Only those that are tried again are remembered, so that memory does not grow with the plan.
+    """How often episodes have been tried. Only those that are tried again are remembered, so that
+    memory does not grow with the plan.
 
     Parameters
     ----------
@@ -53,7 +54,9 @@ class Attempts:
         self._number[job.spec.key] = job.attempt + 1
 
     def failed_in_company(self, job: EpisodeJob) -> None:
-        """The attempt was lost, and whether this episode was to blame is not known: it does not count, and the next one is made alone."""
+        """The attempt was lost, and whether this episode was to blame is not known: it does not
+        count, and the next one is made alone.
+        """
         self.failed(job)
         self._not_counted[job.spec.key] = 1
         self._alone.add(job.spec.key)
@@ -68,7 +71,8 @@ class Attempts:
 class Endings:
     """Ends the episodes of seats.
 
-    records: of episodes that have ended, until somebody takes them. stopped: why the run is to be stopped before its end; None while it goes on.
+    records: of episodes that have ended, until somebody takes them. stopped: why the run is to be
+    stopped before its end; None while it goes on.
 
     Parameters
     ----------
@@ -78,8 +82,21 @@ class Endings:
         Told of every seat whose episode is over for it, before it is cleared.
     """
 
-    def __init__(self, n_planned: int, config: EvalConfig, schedule: Schedule, seats: Seats, leave_turn: Callable[[Seat], None] = lambda seat: None) -> None:
-        self.n_planned, self.config, self.schedule, self.seats, self.leave_turn = n_planned, config, schedule, seats, leave_turn
+    def __init__(
+        self,
+        n_planned: int,
+        config: EvalConfig,
+        schedule: Schedule,
+        seats: Seats,
+        leave_turn: Callable[[Seat], None] = lambda seat: None,
+    ) -> None:
+        self.n_planned, self.config, self.schedule, self.seats, self.leave_turn = (
+            n_planned,
+            config,
+            schedule,
+            seats,
+            leave_turn,
+        )
         self.attempts = Attempts(config.max_retries)
         self.records: deque[EpisodeRecord] = deque()
         self.n_errors = 0
@@ -127,7 +144,9 @@ class Endings:
                 self.record_error(seat, error)
 
     def run_again(self, seat: Seat) -> None:
-        """Back into the schedule; the policy will be asked about the episode alone where the seat says so."""
+        """Back into the schedule; the policy will be asked about the episode alone where the seat
+        says so.
+        """
         if seat.alone:
             self.attempts.failed_in_company(seat.job)
         else:
@@ -138,23 +157,48 @@ class Endings:
         """Record an error without trying again. Steps of an attempt that was lost are not counted."""
         job = seat.job
         spec, task = job.spec, job.task
-        self.finish(seat, EpisodeRecord(
-            suite=spec.suite, task_id=spec.task_id, task=task.name, task_description=task.description, episode_index=spec.episode_index, seed=spec.seed,
-            init_state_id=spec.init_state_id, end_reason=EndReason.ERROR, error=error, attempt=job.attempt,
-        ))
+        self.finish(
+            seat,
+            EpisodeRecord(
+                suite=spec.suite,
+                task_id=spec.task_id,
+                task=task.name,
+                task_description=task.description,
+                episode_index=spec.episode_index,
+                seed=spec.seed,
+                init_state_id=spec.init_state_id,
+                end_reason=EndReason.ERROR,
+                error=error,
+                attempt=job.attempt,
+            ),
+        )
 
     def lose(self, seat: Seat, fault: Exception) -> None:
-        """The worker died or hung, or its environment raised: a new worker, and the episode again, from its spec; or an error, after too many attempts."""
+        """The worker died or hung, or its environment raised: a new worker, and the episode again,
+        from its spec; or an error, after too many attempts.
+        """
         text = f"{type(fault).__name__}: {fault}"
         self.seats.replace(seat)
         job = seat.job
         about = {"episode": str(job.spec), "attempt": job.attempt, "worker": seat.number}
         if self.attempts.may_try_again(job):
-            _log.warning("episode %s, attempt %d: %s; it is tried again", job.spec, job.attempt, text.splitlines()[0], extra=about | {"event": "retry"})
+            _log.warning(
+                "episode %s, attempt %d: %s; it is tried again",
+                job.spec,
+                job.attempt,
+                text.splitlines()[0],
+                extra=about | {"event": "retry"},
+            )
             self.attempts.failed(job)
             self._put_back(seat)
         else:
-            _log.error("episode %s, attempt %d: %s; it is recorded as an error", job.spec, job.attempt, text.splitlines()[0], extra=about | {"event": "give up"})
+            _log.error(
+                "episode %s, attempt %d: %s; it is recorded as an error",
+                job.spec,
+                job.attempt,
+                text.splitlines()[0],
+                extra=about | {"event": "give up"},
+            )
             traceback = getattr(fault, "remote_traceback", None)
             self.record_error(seat, f"{text}\n{traceback}" if traceback else text)
 

@@ -39,6 +39,7 @@ class EpisodeJob:
     success_at
         Which steps decide on success.
     """
+
     spec: EpisodeSpec
     task: TaskInfo
     factory: EnvFactory
@@ -49,7 +50,7 @@ class EpisodeJob:
     success_at: SuccessAt = SuccessAt.EVER
 
 # %% ../../nbs/evaluation/episode.ipynb #b0c8ef49
-HEARTBEAT_S = 0.5        # how often a worker says that a long episode is still going
+HEARTBEAT_S = 0.5  # how often a worker says that a long episode is still going
 
 
 def takes_observe(env: Any) -> bool:
@@ -70,11 +71,13 @@ class EpisodeRun:
     Parameters
     ----------
     heartbeat
-        Called every `HEARTBEAT_S` or so while it goes on, with the number of steps so far and whether it is the policy
-        that takes its time; None without anybody who waits for one.
+        Called every `HEARTBEAT_S` or so while it goes on, with the number of steps so far and
+        whether it is the policy that takes its time; None without anybody who waits for one.
     """
 
-    def __init__(self, env: Any, job: EpisodeJob, heartbeat: Callable[[int, bool], None] | None = None):
+    def __init__(
+        self, env: Any, job: EpisodeJob, heartbeat: Callable[[int, bool], None] | None = None
+    ):
         self.env, self.job, self.heartbeat = env, job, heartbeat
         self._next_beat = time.monotonic() + HEARTBEAT_S
         self.n_steps, self.sum_reward, self.max_reward = 0, 0.0, -math.inf
@@ -89,7 +92,9 @@ class EpisodeRun:
         self.observation, info = env.reset(seed=spec.seed, options=options)
         self.reset_s = time.perf_counter() - started
         checked_observation(self.observation, "reset")
-        self.task = replace(job.task, description=instruction_of(env, info, self.observation, job.task.description))
+        self.task = replace(
+            job.task, description=instruction_of(env, info, self.observation, job.task.description)
+        )
         self.scene = info.get("scene")
         self._success = EpisodeSuccess(info, job.success_at)
         self._video = None
@@ -103,7 +108,9 @@ class EpisodeRun:
         return self._success.success
 
     def advance(self, actions: np.ndarray) -> bool:
-        """Execute the actions (k, *A) until the episode ends; True when it has ended. Afterwards `observation` is that of the last step."""
+        """Execute the actions (k, *A) until the episode ends; True when it has ended. Afterwards
+        `observation` is that of the last step.
+        """
         step, observes, video = self.env.step, self._observes, self._video is not None
         started = time.perf_counter()
         if self._began is None:
@@ -112,13 +119,15 @@ class EpisodeRun:
         last = len(actions) - 1
         for number, action in enumerate(actions):
             if observes:
-                observation, reward, terminated, truncated, info = step(action, observe=number == last)
+                observation, reward, terminated, truncated, info = step(
+                    action, observe=number == last
+                )
             else:
                 observation, reward, terminated, truncated, info = step(action)
             self.n_steps += 1
             reward = checked_reward(reward)
             self.sum_reward += reward
-            if reward > self.max_reward or reward != reward:       # NaN stays: the record says null
+            if reward > self.max_reward or reward != reward:  # NaN stays: the record says null
                 self.max_reward = reward
             if self.heartbeat is not None and time.monotonic() > self._next_beat:
                 self.beat()
@@ -129,7 +138,13 @@ class EpisodeRun:
                 rendering += time.perf_counter() - before
             if terminated or truncated or self.n_steps == self._limit:
                 self.ended = True
-                self.end_reason = EndReason.SUCCESS if self.success else EndReason.TERMINATED if terminated else EndReason.TIME_LIMIT
+                self.end_reason = (
+                    EndReason.SUCCESS
+                    if self.success
+                    else EndReason.TERMINATED
+                    if terminated
+                    else EndReason.TIME_LIMIT
+                )
                 observation = None
                 break
         else:
@@ -140,7 +155,9 @@ class EpisodeRun:
         return self.ended
 
     def beat(self, thinking: bool = False) -> None:
-        """Say that the episode is still going; `thinking`: it is the policy that takes its time now."""
+        """Say that the episode is still going; `thinking`: it is the policy that takes its time
+        now.
+        """
         self.heartbeat(self.n_steps, thinking)
         self._next_beat = time.monotonic() + HEARTBEAT_S
 
@@ -158,16 +175,35 @@ class EpisodeRun:
         """
         spec, task = self.job.spec, self.task
         reports = self._success if error is None else None
-        video_path = self._close_video(keep=not (self.job.only_failures and self.success is True and error is None))
-        wall_s = self.reset_s + (time.perf_counter() - self._began if self._began is not None else 0.0)
+        video_path = self._close_video(
+            keep=not (self.job.only_failures and self.success is True and error is None)
+        )
+        wall_s = self.reset_s + (
+            time.perf_counter() - self._began if self._began is not None else 0.0
+        )
         return EpisodeRecord(
-            suite=spec.suite, task_id=spec.task_id, task=task.name, task_description=task.description, episode_index=spec.episode_index,
-            seed=spec.seed, init_state_id=spec.init_state_id, success=reports.success if reports else None,
-            success_step=reports.success_step if reports else None, n_success_steps=reports.n_success_steps if reports else None,
-            success_at_end=reports.at_end if reports else None, n_steps=self.n_steps,
-            sum_reward=self.sum_reward, max_reward=self.max_reward, end_reason=EndReason.ERROR if error is not None else self.end_reason,
-            error=error if error is not None else self.video_error, wall_s=wall_s, policy_s=self.policy_s, sim_s=self.sim_s, render_s=self.render_s,
-            video_path=video_path, attempt=self.job.attempt,
+            suite=spec.suite,
+            task_id=spec.task_id,
+            task=task.name,
+            task_description=task.description,
+            episode_index=spec.episode_index,
+            seed=spec.seed,
+            init_state_id=spec.init_state_id,
+            success=reports.success if reports else None,
+            success_step=reports.success_step if reports else None,
+            n_success_steps=reports.n_success_steps if reports else None,
+            success_at_end=reports.at_end if reports else None,
+            n_steps=self.n_steps,
+            sum_reward=self.sum_reward,
+            max_reward=self.max_reward,
+            end_reason=EndReason.ERROR if error is not None else self.end_reason,
+            error=error if error is not None else self.video_error,
+            wall_s=wall_s,
+            policy_s=self.policy_s,
+            sim_s=self.sim_s,
+            render_s=self.render_s,
+            video_path=video_path,
+            attempt=self.job.attempt,
         )
 
     # the video: what goes wrong with it is written into the record, and the episode goes on
@@ -176,7 +212,15 @@ class EpisodeRun:
         from lerobot_nb.evaluation.video import VideoWriter
 
         started = time.perf_counter()
-        self._guard_video(lambda: setattr(self, "_video", VideoWriter(Path(self.job.video_path), fps=self.env.metadata.get("render_fps") or 30)))
+        self._guard_video(
+            lambda: setattr(
+                self,
+                "_video",
+                VideoWriter(
+                    Path(self.job.video_path), fps=self.env.metadata.get("render_fps") or 30
+                ),
+            )
+        )
         if self._video is not None:
             self._add_frame()
         self.render_s += time.perf_counter() - started
@@ -192,7 +236,11 @@ class EpisodeRun:
         self._guard_video(lambda: video.close(keep=keep))
         if not keep or self.video_error is not None:
             return None
-        return os.path.relpath(self.job.video_path, self.job.run_folder) if self.job.run_folder else self.job.video_path
+        return (
+            os.path.relpath(self.job.video_path, self.job.run_folder)
+            if self.job.run_folder
+            else self.job.video_path
+        )
 
     def _guard_video(self, action) -> None:
         """Whatever stands in the way of a picture or its encoding costs the video, not the episode."""
@@ -201,7 +249,12 @@ class EpisodeRun:
         try:
             action()
         except Exception as error:
-            self.video_error = f"video: {error}" if isinstance(error, VideoError) else f"video: {type(error).__name__}: {error}"
+            self.video_error = (
+                f"video: {error}"
+                if isinstance(error, VideoError)
+                else f"video: {type(error).__name__}: {error}"
+            )
             video, self._video = self._video, None
-            if video is not None and not isinstance(error, VideoError):     # a writer that failed itself has thrown its file away
+            # a writer that failed itself has thrown its file away
+            if video is not None and not isinstance(error, VideoError):
                 video.close(keep=False)

@@ -13,11 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from ..envs.errors import shown
-from .benchmark import choose_placement, config_of, env_or_config, make_benchmark
+from lerobot_nb.evaluation.benchmark import (
+    choose_placement,
+    config_of,
+    env_or_config,
+    make_benchmark,
+)
 from .config import EvalConfig
 from .plan import Plan
 from .provenance import command_line, git_commit, machine, package_versions
-from .sessions import FinishedEpisodes, continued_manifest, finished_episodes, now, run_session
+from lerobot_nb.evaluation.sessions import (
+    FinishedEpisodes,
+    continued_manifest,
+    finished_episodes,
+    now,
+    run_session,
+)
 from ..policies.base import make_policy, policy_wishes
 from ..results.eval_info import read_eval_info_of, reports_success
 from ..results.json_checks import check_json_exact
@@ -38,6 +49,7 @@ class EvalRun:
     reason
         Why it was stopped.
     """
+
     folder: Path
     manifest: dict[str, Any]
     eval_info: dict[str, Any]
@@ -46,8 +58,14 @@ class EvalRun:
 
     def __repr__(self) -> str:
         overall = self.eval_info.get("overall", {})
-        n_judged, n_evaluated, n_errors = (overall.get(name) or 0 for name in ("n_judged", "n_evaluated", "n_errors"))
-        parts = [f"{overall['n_success']} successes in {n_judged} episodes"] if n_judged else [f"{n_evaluated} episodes"]
+        n_judged, n_evaluated, n_errors = (
+            overall.get(name) or 0 for name in ("n_judged", "n_evaluated", "n_errors")
+        )
+        parts = (
+            [f"{overall['n_success']} successes in {n_judged} episodes"]
+            if n_judged
+            else [f"{n_evaluated} episodes"]
+        )
         parts += [f"{n_evaluated - n_judged} not judged"] if 0 < n_judged < n_evaluated else []
         parts += [f"{n_errors} ended in an error"] if n_errors else []
         return f"<run in {self.folder}, {self.status}: {', '.join(parts)}>"
@@ -58,17 +76,27 @@ class EvalRun:
         files = RunFolder(folder)
         manifest, eval_info = files.manifest(), read_eval_info_of(files)
         if eval_info is None:
-            raise RunFolderError(f"{files.eval_info_path} is missing, because the run was killed or is going on; resume it: lerobot-nb eval --resume {folder}")
+            raise RunFolderError(
+                f"{files.eval_info_path} is missing, because the run was killed or is going on; resume it: lerobot-nb eval --resume {folder}"
+            )
         return cls(files.path, {**manifest}, {**eval_info}, manifest["status"], manifest["reason"])
 
     def records(self) -> list[EpisodeRecord]:
-        """One record an episode, sorted by suite, task and episode; `success` says what each counts as."""
+        """One record an episode, sorted by suite, task and episode; `success` says what each counts
+        as.
+        """
         return judged_records(RunFolder(self.folder).records(), reports_success(self.manifest))
 
     @property
     def exit_code(self) -> int:
         """0 for a finished run, 3 for one with too many errors, 130 for an interrupted one."""
-        return 0 if self.status == RunStatus.FINISHED else 3 if self.status == RunStatus.STOPPED else 130
+        return (
+            0
+            if self.status == RunStatus.FINISHED
+            else 3
+            if self.status == RunStatus.STOPPED
+            else 130
+        )
 
 # %% ../../nbs/evaluation/evaluate.ipynb #32966ab1
 def evaluate(
@@ -90,19 +118,22 @@ def evaluate(
     Parameters
     ----------
     env
-        A benchmark's name, its `EnvConfig`, or the mapping that `make_env` returns. By name, a policy that looks at no
-        images is given states, and a checkpoint pictures of the size that it was trained on.
+        A benchmark's name, its `EnvConfig`, or the mapping that `make_env` returns. By name, a
+        policy that looks at no images is given states, and a checkpoint pictures of the size that
+        it was trained on.
     policy
-        What `make_policy` takes: a name, "my_module:MyPolicy", or an object; `policy_kwargs` are the arguments of its
-        class.
+        What `make_policy` takes: a name, "my_module:MyPolicy", or an object; `policy_kwargs` are
+        the arguments of its class.
     output_dir
         The run folder; default `outputs/eval/<date>/<time>_<benchmark>_<policy>`.
     resume
-        Go on with the run that `output_dir` holds; it must have been started with the same plan, protocol and policy.
+        Go on with the run that `output_dir` holds; it must have been started with the same plan,
+        protocol and policy.
     retry_errors
         With `resume`: run the episodes again that ended in an error.
     progress
-        An object with `start`, `update`, `log` and `close`, see `make_progress`; None shows nothing.
+        An object with `start`, `update`, `log` and `close`, see `make_progress`; None shows
+        nothing.
     command
         How to repeat the run, for the manifest; default: how this process was started.
 
@@ -117,11 +148,16 @@ def evaluate(
     """
     config = EvalConfig() if config is None else config
     if not isinstance(config, EvalConfig):
-        raise TypeError(f"config must be an EvalConfig, such as EvalConfig(n_episodes=10); got {shown(config)}")
-    check_json_exact(policy_kwargs or {}, "policy_kwargs")      # the policy that a resumed run reads from the file must be this one
+        raise TypeError(
+            f"config must be an EvalConfig, such as EvalConfig(n_episodes=10); got {shown(config)}"
+        )
+    # the policy that a resumed run reads from the file must be this one
+    check_json_exact(policy_kwargs or {}, "policy_kwargs")
     by_name, env = isinstance(env, str), env_or_config(env)
-    policy_request = {"policy": policy, "kwargs": policy_kwargs or {}} if isinstance(policy, str) else None
-    if by_name:                                                 # the user said nothing about observations: the policy may
+    policy_request = (
+        {"policy": policy, "kwargs": policy_kwargs or {}} if isinstance(policy, str) else None
+    )
+    if by_name:  # the user said nothing about observations: the policy may
         env = dataclasses.replace(env, **policy_wishes(policy, env, **(policy_kwargs or {})))
     policy = make_policy(policy, config_of(env), **(policy_kwargs or {}))
     films = config.render_rule.films_anything
@@ -137,26 +173,55 @@ def evaluate(
 
     command, env_config = command or command_line(), benchmark.env_config
     manifest: dict[str, Any] = {
-        "written_by": WRITTEN_BY, "version": MANIFEST_VERSION,
-        "status": RunStatus.RUNNING, "reason": None, "started": now(), "ended": None, "command": command, "benchmark": benchmark.name,
-        "env_config": env_config.to_dict() if env_config is not None else None, "protocol": benchmark.protocol(config),
-        "plan": plan.identity(), "eval_config": config.to_dict(), "policy": policy.identity(), "policy_request": policy_request,
-        "runner": None, "times": None, "gl": gl, "packages": package_versions(), "machine": machine(), "git_commit": git_commit(),
-        "warnings": warnings, "sessions": [],
+        "written_by": WRITTEN_BY,
+        "version": MANIFEST_VERSION,
+        "status": RunStatus.RUNNING,
+        "reason": None,
+        "started": now(),
+        "ended": None,
+        "command": command,
+        "benchmark": benchmark.name,
+        "env_config": env_config.to_dict() if env_config is not None else None,
+        "protocol": benchmark.protocol(config),
+        "plan": plan.identity(),
+        "eval_config": config.to_dict(),
+        "policy": policy.identity(),
+        "policy_request": policy_request,
+        "runner": None,
+        "times": None,
+        "gl": gl,
+        "packages": package_versions(),
+        "machine": machine(),
+        "git_commit": git_commit(),
+        "warnings": warnings,
+        "sessions": [],
     }
-    check_manifest(manifest)                                    # what would come back changed from the file is refused now
-    folder = RunFolder(output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name))
+    check_manifest(manifest)  # what would come back changed from the file is refused now
+    folder = RunFolder(
+        output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name)
+    )
     folder.open(resume)
     try:
         finished = FinishedEpisodes(tally=EpisodeTally(benchmark.reports_success))
         if resume:
             manifest = continued_manifest(folder, manifest)
-            folder.check_before_resuming({spec.key: (spec.seed, spec.init_state_id) for spec in plan})
+            folder.check_before_resuming(
+                {spec.key: (spec.seed, spec.init_state_id) for spec in plan}
+            )
             read_eval_info_of(folder)
             finished = finished_episodes(folder, retry_errors, benchmark.reports_success)
-        outcome = run_session(folder, manifest, plan, benchmark, policy, placement, config, finished, progress, command)
+        outcome = run_session(
+            folder,
+            manifest,
+            plan,
+            benchmark,
+            policy,
+            placement,
+            config,
+            finished,
+            progress,
+            command,
+        )
         return EvalRun(folder.path, manifest, outcome.eval_info, outcome.status, outcome.reason)
     finally:
         folder.close()
-
-

@@ -16,7 +16,13 @@ import numpy as np
 from ..envs.host import EnvHost
 from ..envs.transport import ObservationLayout
 from .episode import EpisodeJob, EpisodeRun
-from ..policies.asking import PolicyCaller, PolicyError, ask_policy, make_batcher, row_error
+from lerobot_nb.policies.asking import (
+    PolicyCaller,
+    PolicyError,
+    ask_policy,
+    make_batcher,
+    row_error,
+)
 from ..policies.base import Episode, PolicySpec
 from ..results.records import EpisodeRecord
 
@@ -35,7 +41,12 @@ def encode_chunk(actions: np.ndarray) -> bytes:
 def decode_chunk(message: bytes, action_shape: tuple[int, ...]) -> np.ndarray:
     """The inverse of `encode_chunk`: an array (k, *A)."""
     char, count = _CHUNK_HEAD.unpack_from(message, 1)
-    return np.frombuffer(message, dtype=char.decode(), offset=1 + _CHUNK_HEAD.size).reshape(count, *action_shape).copy()    # an environment may write into it
+    # an environment may write into it
+    return (
+        np.frombuffer(message, dtype=char.decode(), offset=1 + _CHUNK_HEAD.size)
+        .reshape(count, *action_shape)
+        .copy()
+    )
 
 
 def decode_reply(reply: bytes) -> tuple[int, EpisodeRecord | None]:
@@ -54,6 +65,7 @@ def decode_heartbeat(message: bytes) -> tuple[int, bool]:
 # %% ../../nbs/evaluation/host.ipynb #028cb1a1
 class EpisodeHost(EnvHost):
     """A worker's environment, and the episodes that run in it."""
+
     commands = (*EnvHost.commands, "prepare", "abandon", "run_episode")
 
     def __init__(self) -> None:
@@ -61,30 +73,51 @@ class EpisodeHost(EnvHost):
         self.answer_bytes = self._chunk
         self.run: EpisodeRun | None = None
         self._layout: tuple[Any, ObservationLayout | None] = (None, None)
-        self._slow_policy = True            # until its first look has shown that it is quick
+        self._slow_policy = True  # until its first look has shown that it is quick
         self._callers: dict[str, PolicyCaller] = {}
 
     def prepare(self, job: EpisodeJob) -> dict[str, Any]:
-        """Build what the job needs, reset it, and wait for the first chunk. Returns what a policy is told: task, action space and scene."""
+        """Build what the job needs, reset it, and wait for the first chunk. Returns what a policy
+        is told: task, action space and scene.
+        """
         self.abandon()
         self.build(job.factory)
         self.run = EpisodeRun(self.env, job)
-        self._as_promised(self.run.observation)          # its shapes, once; writing it to shared memory casts it again and again
+        # its shapes, once; writing it to shared memory casts it again and again
+        self._as_promised(self.run.observation)
         self.observation = self._for_driver(self.run.observation)
         space, layout = self.env.action_space, self._layout[1]
-        signature = (layout.leaves if layout is not None else str(self.env.observation_space)), type(space).__name__, space.shape, str(space.dtype)
-        return {"task": self.run.task, "action_space": space, "scene": self.run.scene, "signature": signature}
+        signature = (
+            (layout.leaves if layout is not None else str(self.env.observation_space)),
+            type(space).__name__,
+            space.shape,
+            str(space.dtype),
+        )
+        return {
+            "task": self.run.task,
+            "action_space": space,
+            "scene": self.run.scene,
+            "signature": signature,
+        }
 
     def _as_promised(self, observation: Any) -> Any:
-        """What the policy sees, wherever it runs: the arrays of the observation space in its dtypes."""
+        """What the policy sees, wherever it runs: the arrays of the observation space in its
+        dtypes.
+        """
         space = self.env.observation_space
         if space is not self._layout[0]:
             self._layout = space, ObservationLayout.of(space)
         return observation if self._layout[1] is None else self._layout[1].cast(observation)
 
     def _for_driver(self, observation: Any) -> Any:
-        """As promised too: on its way through shared memory it becomes what the space says; where there is none, here."""
-        return observation if self.shares_memory and self._layout[1] is not None else self._as_promised(observation)
+        """As promised too: on its way through shared memory it becomes what the space says; where
+        there is none, here.
+        """
+        return (
+            observation
+            if self.shares_memory and self._layout[1] is not None
+            else self._as_promised(observation)
+        )
 
     def _chunk(self, message: bytes) -> bytes:
         run = self.run
@@ -100,7 +133,9 @@ class EpisodeHost(EnvHost):
         run, self.run = self.run, None
         return run.record(error=error or "given up") if run is not None else None
 
-    def run_episode(self, job: EpisodeJob, policy_spec: PolicySpec, env_config: dict[str, Any] | None) -> EpisodeRecord:
+    def run_episode(
+        self, job: EpisodeJob, policy_spec: PolicySpec, env_config: dict[str, Any] | None
+    ) -> EpisodeRecord:
         """A whole episode with a policy that lives here."""
         self.abandon()
         caller = self._caller(policy_spec, env_config)
@@ -114,7 +149,8 @@ class EpisodeHost(EnvHost):
             begun = True
             while not run.ended:
                 observation = self._as_promised(run.observation)
-                if self._slow_policy:                      # so that nobody takes a policy that thinks for a simulator that hangs
+                # so that nobody takes a policy that thinks for a simulator that hangs
+                if self._slow_policy:
                     run.beat(thinking=True)
                 started = time.perf_counter()
                 actions = caller.actions((0,), [observation], [episode], space)[0]

@@ -24,7 +24,9 @@ from ..envs.workers import Terminated
 # %% ../../nbs/evaluation/interrupts.ipynb #c4224686
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise `Terminated`, a SystemExit with the code 128 + signal number. A signal that is ignored (nohup) stays ignored."""
+    """SIGTERM and SIGHUP raise `Terminated`, a SystemExit with the code 128 + signal number. A
+    signal that is ignored (nohup) stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -56,7 +58,9 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 def os_error_of(action: Callable[[], object]) -> OSError | None:
-    """Run the action. The OSError that it raised (a full disk, say), so that the actions after it still run; None where all went well."""
+    """Run the action. The OSError that it raised (a full disk, say), so that the actions after it
+    still run; None where all went well.
+    """
     try:
         action()
     except OSError as error:
@@ -65,12 +69,22 @@ def os_error_of(action: Callable[[], object]) -> OSError | None:
 
 # %% ../../nbs/evaluation/interrupts.ipynb #9af6c260
 class JsonLines(logging.Formatter):
-    """One JSON object a line. What a call passes as `extra` under the names in `extras` is kept as it is."""
+    """One JSON object a line. What a call passes as `extra` under the names in `extras` is kept as
+    it is.
+    """
+
     extras = ("event", "episode", "attempt", "worker")
 
     def format(self, record: logging.LogRecord) -> str:
-        when = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {"time": when, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        when = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc).isoformat(
+            timespec="milliseconds"
+        )
+        line: dict[str, Any] = {
+            "time": when,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
         line |= {name: getattr(record, name) for name in self.extras if hasattr(record, name)}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -82,11 +96,11 @@ class _ToRunFiles(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.files: dict[object, logging.Handler] = {}       # one for each run that is going on
+        self.files: dict[object, logging.Handler] = {}  # one for each run that is going on
 
     def emit(self, record: logging.LogRecord) -> None:
         file = self.files.get(_THIS_RUN.get())
-        if file is None and len(self.files) == 1:                # a thread that belongs to no run
+        if file is None and len(self.files) == 1:  # a thread that belongs to no run
             file = next(iter(self.files.values()), None)
         if file is not None:
             file.handle(record)
@@ -116,11 +130,14 @@ class _PackageLogger:
         with self._lock:
             if not self._to_files.files:
                 self._change()
-            self._to_files.files = {**self._to_files.files, run: file}      # a new dictionary: another thread may be reading the old one
+            # a new dictionary: another thread may be reading the old one
+            self._to_files.files = {**self._to_files.files, run: file}
 
     def remove(self, run: object) -> None:
         with self._lock:
-            self._to_files.files = {other: file for other, file in self._to_files.files.items() if other is not run}
+            self._to_files.files = {
+                other: file for other, file in self._to_files.files.items() if other is not run
+            }
             if not self._to_files.files:
                 self._put_back()
 
@@ -138,7 +155,7 @@ class _PackageLogger:
     def _put_back(self) -> None:
         logger = logging.getLogger("lerobot_nb")
         logger.propagate = self._propagates_before
-        if logger.level == self._level:              # else the user has set another one meanwhile
+        if logger.level == self._level:  # else the user has set another one meanwhile
             logger.setLevel(self._level_before)
         logger.removeHandler(self._to_files)
         if self._to_root is not None:
@@ -150,14 +167,20 @@ _PACKAGE_LOGGER = _PackageLogger()
 
 
 class _RunLog(logging.Handler):
-    """Appends each record to the file at once. Where that fails (a full disk), it says so once, and the run goes on: the log is not what it is for."""
+    """Appends each record to the file at once. Where that fails (a full disk), it says so once, and
+    the run goes on: the log is not what it is for.
+    """
 
     def __init__(self, path: str | os.PathLike[str]):
         super().__init__()
         self.path, self._failed = path, False
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666)      # a link is not followed
+        # a link is not followed
+        self._file = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666
+        )
         size = os.fstat(self._file).st_size
-        self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"          # the last line of a run that was killed
+        # the last line of a run that was killed
+        self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
@@ -167,7 +190,10 @@ class _RunLog(logging.Handler):
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                print(f"the log {self.path} can't be written: {error.strerror or error}", file=sys.stderr)
+                print(
+                    f"the log {self.path} can't be written: {error.strerror or error}",
+                    file=sys.stderr,
+                )
 
     def close(self) -> None:
         super().close()

@@ -20,11 +20,20 @@ from ..policies.asking import PolicyCaller
 class LockStep(Turns):
     """All slots begin together and act together."""
 
-    def __init__(self, caller: PolicyCaller, seats: Seats, endings: Endings, config: EvalConfig, slots: int, max_batch: int) -> None:
+    def __init__(
+        self,
+        caller: PolicyCaller,
+        seats: Seats,
+        endings: Endings,
+        config: EvalConfig,
+        slots: int,
+        max_batch: int,
+    ) -> None:
         super().__init__(caller, seats, endings, config, slots, max_batch)
-        self._cohort: list[Seat | None] = []         # the seats that began together; None where the episode is over
-        self._cohort_slots: list[int] = []           # their slots, which end together
-        self._rows: list[Seat] = []                  # stand in for seats whose episode is over
+        # the seats that began together; None where the episode is over
+        self._cohort: list[Seat | None] = []
+        self._cohort_slots: list[int] = []  # their slots, which end together
+        self._rows: list[Seat] = []  # stand in for seats whose episode is over
 
     def act(self) -> bool:
         if not self._cohort and not self._begin_cohort():
@@ -39,7 +48,10 @@ class LockStep(Turns):
         for row, seat in zip(self._rows, self._cohort):
             if seat is not None:
                 seat.looked_at = row.looked_at = _copy(seat.worker.observation)
-        self.ask(alive, [seat if seat is not None else row for seat, row in zip(self._cohort, self._rows)])
+        self.ask(
+            alive,
+            [seat if seat is not None else row for seat, row in zip(self._cohort, self._rows)],
+        )
         return True
 
     def leave(self, seat: Seat) -> None:
@@ -48,25 +60,48 @@ class LockStep(Turns):
             self._cohort[self._cohort.index(seat)] = None
 
     def _begin_cohort(self) -> bool:
-        """Begin as many episodes as there are slots, as soon as so many are prepared; whether they have begun."""
-        under_way = sum(seat.phase in (Phase.STARTING, Phase.PREPARING, Phase.ABANDONING) for seat in self.seats)
+        """Begin as many episodes as there are slots, as soon as so many are prepared; whether they
+        have begun.
+        """
+        under_way = sum(
+            seat.phase in (Phase.STARTING, Phase.PREPARING, Phase.ABANDONING) for seat in self.seats
+        )
         wanted = min(self.n_slots, len(self.prepared) + under_way + self.endings.schedule.n_left)
-        alone = [seat for seat in self.prepared if self.endings.attempts.is_alone(seat.job.spec.key)][:1]
-        if not wanted or (len(self.prepared) < wanted and not alone) or len(self.free_slots) < self.n_slots:
+        alone = [
+            seat for seat in self.prepared if self.endings.attempts.is_alone(seat.job.spec.key)
+        ][:1]
+        if (
+            not wanted
+            or (len(self.prepared) < wanted and not alone)
+            or len(self.free_slots) < self.n_slots
+        ):
             return False
-        cohort = alone or [seat for seat in self.prepared if seat.signature == self.prepared[0].signature][:wanted]
+        cohort = (
+            alone
+            or [seat for seat in self.prepared if seat.signature == self.prepared[0].signature][
+                :wanted
+            ]
+        )
         self._cohort = list(cohort)
         for seat in cohort:
             self.prepared.remove(seat)
             self.begin(seat)
         self._cohort_slots = [seat.slot for seat in cohort if seat.slot is not None]
-        if len(self._cohort_slots) < len(cohort):         # the policy raised in begin_episode: the others begin again without that one
+        # the policy raised in begin_episode: the others begin again without that one
+        if len(self._cohort_slots) < len(cohort):
             for seat in list(self.waiting):
-                self.endings.abandon(seat, "the policy could not begin the other episodes of its batch", run_again=True)
+                self.endings.abandon(
+                    seat,
+                    "the policy could not begin the other episodes of its batch",
+                    run_again=True,
+                )
             self.waiting = []
             self._end_cohort()
             return False
-        self._rows = [Seat(seat.number, slot=seat.slot, episode=seat.episode, action_space=seat.action_space) for seat in cohort]
+        self._rows = [
+            Seat(seat.number, slot=seat.slot, episode=seat.episode, action_space=seat.action_space)
+            for seat in cohort
+        ]
         return True
 
     def _end_cohort(self) -> None:

@@ -25,8 +25,12 @@ from .config import EvalConfig
 
 # %% ../../nbs/evaluation/parameters.ipynb #56d493cb
 _KINDS = {
-    "str": "text", "int": "a whole number", "float": "a number", "bool": "True or False",
-    "ids": "whole numbers such as 3, [0, 3] or '0-4,7'", "json": "a dictionary, or its JSON text such as '{\"checkpoint\": \"outputs/train\"}'",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "True or False",
+    "ids": "whole numbers such as 3, [0, 3] or '0-4,7'",
+    "json": 'a dictionary, or its JSON text such as \'{"checkpoint": "outputs/train"}\'',
 }
 
 
@@ -43,6 +47,7 @@ class Parameter:
     group
         Heading under which help lists it.
     """
+
     name: str
     kind: str
     optional: bool
@@ -58,9 +63,11 @@ class Parameter:
             try:
                 value = json.loads(value)
             except ValueError as error:
-                raise ValueError(f"{self.name}={value!r} is no JSON ({error}); it must be {_KINDS['json']}") from None
+                raise ValueError(
+                    f"{self.name}={value!r} is no JSON ({error}); it must be {_KINDS['json']}"
+                ) from None
         if self.kind == "str" and isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)                              # papermill reads `-p task 10` as a number
+            value = str(value)  # papermill reads `-p task 10` as a number
         fits = {
             "str": isinstance(value, str),
             "int": isinstance(value, int) and not isinstance(value, bool),
@@ -70,13 +77,17 @@ class Parameter:
             "json": isinstance(value, Mapping) and all(isinstance(key, str) for key in value),
         }[self.kind]
         if not fits:
-            raise ValueError(f"{self.name} must be {_KINDS[self.kind]}{', or None' if self.optional else ''}; got {value!r}")
+            raise ValueError(
+                f"{self.name} must be {_KINDS[self.kind]}{', or None' if self.optional else ''}; got {value!r}"
+            )
         return dict(value) if self.kind == "json" else value
 
     def parse(self, text: str) -> Any:
         """The value that a text from a command line stands for; ValueError if it stands for none."""
         if not text.strip() and self.kind != "json":
-            raise ValueError(f"{self.name} is empty; leave it out{', or write None' if self.optional else ''}")
+            raise ValueError(
+                f"{self.name} is empty; leave it out{', or write None' if self.optional else ''}"
+            )
         if self.optional and text.lower() in ("none", "null"):
             return None
         if self.kind == "bool":
@@ -88,11 +99,11 @@ class Parameter:
             try:
                 return int(text) if self.kind == "int" else float(text)
             except ValueError:
-                pass                                # said below, in the words of `check`
+                pass  # said below, in the words of `check`
         return self.check(text)
 
 # %% ../../nbs/evaluation/parameters.ipynb #d2d992ba
-_RENAMED = {"protocol": "preset"}                     # the words of version 0.1.0
+_RENAMED = {"protocol": "preset"}  # the words of version 0.1.0
 
 
 def _parameter(default: Any, help: str, group: str, kind: str | None = None) -> Any:
@@ -100,30 +111,82 @@ def _parameter(default: Any, help: str, group: str, kind: str | None = None) -> 
 
 
 def _shared(name: str, group: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of `EvalConfig`: its help, and its default unless another one suits a first look better."""
-    own, help = next((own, split_annotation(annotation)[1].help) for known, annotation, own in settings_of(EvalConfig) if known == name)
+    """A field of `EvalConfig`: its help, and its default unless another one suits a first look
+    better.
+    """
+    own, help = next(
+        (own, split_annotation(annotation)[1].help)
+        for known, annotation, own in settings_of(EvalConfig)
+        if known == name
+    )
     return _parameter(own if default is dataclasses.MISSING else default, help, group)
 
 
 @dataclass
 class EvalParameters:
-    """Everything that `lerobot-nb eval` and `eval.ipynb` can be told. ValueError for a value of the wrong type; `check` finds the rest."""
-    benchmark: str = _parameter("metaworld", "metaworld, libero, gym, or a benchmark of your own", "what")
-    task: str | None = _parameter(None, "suite, task, or several with commas between them; None: a few quick ones", "what")
-    task_ids: int | str | list[int] | None = _parameter(None, "which tasks of a suite: [0, 3] or '0-4,7'; None: all", "what", "ids")
-    policy: str = _parameter("expert", "expert, random, zero, a checkpoint (its folder, or hub:user/repo@revision), a server (ws://host:port), or my_module:MyPolicy", "what")
-    policy_kwargs: dict | str | None = _parameter(None, "arguments of the policy's class, a dictionary or its JSON text", "what", "json")
-    obs_type: str | None = _parameter(None, "pixels_agent_pos, pixels or state; None: the benchmark's own, or state where the policy looks at no images", "what")
-    task_descriptions: dict | str | None = _parameter(None, "texts for the policy that replace the benchmark's own, {task: text}, a dictionary or its JSON text", "what", "json")
-    env_kwargs: dict | str | None = _parameter(None, "more fields of the benchmark's configuration, a dictionary or its JSON text", "what", "json")
+    """Everything that `lerobot-nb eval` and `eval.ipynb` can be told. ValueError for a value of the
+    wrong type; `check` finds the rest.
+    """
+
+    benchmark: str = _parameter(
+        "metaworld", "metaworld, libero, gym, or a benchmark of your own", "what"
+    )
+    task: str | None = _parameter(
+        None, "suite, task, or several with commas between them; None: a few quick ones", "what"
+    )
+    task_ids: int | str | list[int] | None = _parameter(
+        None, "which tasks of a suite: [0, 3] or '0-4,7'; None: all", "what", "ids"
+    )
+    policy: str = _parameter(
+        "expert",
+        "expert, random, zero, a checkpoint (its folder, or hub:user/repo@revision), a server (ws://host:port), or my_module:MyPolicy",
+        "what",
+    )
+    policy_kwargs: dict | str | None = _parameter(
+        None, "arguments of the policy's class, a dictionary or its JSON text", "what", "json"
+    )
+    obs_type: str | None = _parameter(
+        None,
+        "pixels_agent_pos, pixels or state; None: the benchmark's own, or state where the policy looks at no images",
+        "what",
+    )
+    task_descriptions: dict | str | None = _parameter(
+        None,
+        "texts for the policy that replace the benchmark's own, {task: text}, a dictionary or its JSON text",
+        "what",
+        "json",
+    )
+    env_kwargs: dict | str | None = _parameter(
+        None,
+        "more fields of the benchmark's configuration, a dictionary or its JSON text",
+        "what",
+        "json",
+    )
     n_episodes: int = _shared("n_episodes", "plan", 5)
     seed: int = _shared("seed", "plan")
-    episode_length: int | None = _parameter(None, "steps after which an episode is cut off; None: the benchmark's own limit", "plan")
-    preset: str | None = _parameter(None, "preset of the benchmark's time limits, where it has presets (libero: lerobot, openvla)", "plan")
-    init_state_ids: int | str | list[int] | None = _parameter(None, "stored initial states to begin from, in this order, where the benchmark has them (libero): [30, 31] or '30-34'; None: all", "plan", "ids")
+    episode_length: int | None = _parameter(
+        None, "steps after which an episode is cut off; None: the benchmark's own limit", "plan"
+    )
+    preset: str | None = _parameter(
+        None,
+        "preset of the benchmark's time limits, where it has presets (libero: lerobot, openvla)",
+        "plan",
+    )
+    init_state_ids: int | str | list[int] | None = _parameter(
+        None,
+        "stored initial states to begin from, in this order, where the benchmark has them (libero): [30, 31] or '30-34'; None: all",
+        "plan",
+        "ids",
+    )
     success_at: str = _shared("success_at", "plan")
-    device: str | None = _parameter(None, "cpu, cuda, cuda:0, mps, for policies that compute on a device; None: their own choice", "how")
-    n_action_steps: int | None = _parameter(None, "actions executed before the policy looks again; None: the policy's own number", "how")
+    device: str | None = _parameter(
+        None,
+        "cpu, cuda, cuda:0, mps, for policies that compute on a device; None: their own choice",
+        "how",
+    )
+    n_action_steps: int | None = _parameter(
+        None, "actions executed before the policy looks again; None: the policy's own number", "how"
+    )
     batch_size: int = _shared("batch_size", "how")
     use_async_envs: bool = _shared("use_async_envs", "how")
     placement: str = _shared("placement", "how")
@@ -135,48 +198,71 @@ class EvalParameters:
     start_timeout_s: float = _shared("start_timeout_s", "how")
     reset_timeout_s: float = _shared("reset_timeout_s", "how")
     step_timeout_s: float = _shared("step_timeout_s", "how")
-    render: str = _parameter("first:1", "which episodes keep a video: none, failures, first:N or all", "output")
+    render: str = _parameter(
+        "first:1", "which episodes keep a video: none, failures, first:N or all", "output"
+    )
     n_episodes_to_render: int | None = _shared("n_episodes_to_render", "output")
-    output_dir: str | None = _parameter(None, "run folder; None: outputs/eval/<date>/<time>_<benchmark>_<policy>", "output")
+    output_dir: str | None = _parameter(
+        None, "run folder; None: outputs/eval/<date>/<time>_<benchmark>_<policy>", "output"
+    )
     resume: bool = _parameter(False, "go on with the run in output_dir", "output")
 
     def __post_init__(self):
         for parameter in parameters():
             setattr(self, parameter.name, parameter.check(getattr(self, parameter.name)))
         if self.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", self.device):
-            raise ValueError(f"device={self.device!r} is not known; allowed are cpu, cuda, cuda:0 (and so on), mps, or None")
+            raise ValueError(
+                f"device={self.device!r} is not known; allowed are cpu, cuda, cuda:0 (and so on), mps, or None"
+            )
         if self.render.strip().lower() == "none" and self.n_episodes_to_render:
             n = self.n_episodes_to_render
-            raise ValueError(f"render='none' films nothing, and n_episodes_to_render={n} asks for videos; leave one of them out, or write render='first:{n}'")
+            raise ValueError(
+                f"render='none' films nothing, and n_episodes_to_render={n} asks for videos; leave one of them out, or write render='first:{n}'"
+            )
         if self.task is not None and not self.task.strip():
-            raise ValueError("task is empty; name a suite or a task, or leave it out (None) for a few quick ones")
+            raise ValueError(
+                "task is empty; name a suite or a task, or leave it out (None) for a few quick ones"
+            )
         if self.resume and self.output_dir is None:
             raise ValueError("resume=True needs output_dir, the folder of the run to go on with")
 
     # made from other places
     @classmethod
     def from_namespace(cls, namespace: Mapping[str, Any]) -> "EvalParameters":
-        """From the variables of a notebook (`globals()`). A variable that looks like a parameter and isn't one is a ValueError: papermill lets them pass."""
+        """From the variables of a notebook (`globals()`). A variable that looks like a parameter
+        and isn't one is a ValueError: papermill lets them pass.
+        """
         names = [parameter.name for parameter in parameters()]
         for old, name in _RENAMED.items():
             if old in namespace and namespace.get(name) is None:
-                warnings.warn(f"the parameter {old} is called {name} now; write {name}={namespace[old]!r}", FutureWarning, stacklevel=2)
-                namespace = {key: value for key, value in namespace.items() if key != old} | {name: namespace[old]}
+                warnings.warn(
+                    f"the parameter {old} is called {name} now; write {name}={namespace[old]!r}",
+                    FutureWarning,
+                    stacklevel=2,
+                )
+                namespace = {key: value for key, value in namespace.items() if key != old} | {
+                    name: namespace[old]
+                }
         for name, value in namespace.items():
-            looks_like_one = name not in names and not name.startswith("_") and isinstance(value, (str, int, float, list, dict, type(None)))
+            looks_like_one = (
+                name not in names
+                and not name.startswith("_")
+                and isinstance(value, (str, int, float, list, dict, type(None)))
+            )
             if looks_like_one and name not in _OF_NOTEBOOKS:
                 raise _unknown_parameter(name, names)
         given = cls(**{name: namespace[name] for name in names if name in namespace})
         return given.resumed() if given.resume else given
 
     def resumed(self) -> "EvalParameters":
-        """What the run in `output_dir` was started with; what differs from its default here (a batch size, say) is kept.
+        """What the run in `output_dir` was started with; what differs from its default here (a
+        batch size, say) is kept.
 
         Raises
         ------
         RunFolderError
-            Where the folder holds no run, or one that was started from Python, or one of a policy or a benchmark that is
-            not known and not given here too (see `check_trust`).
+            Where the folder holds no run, or one that was started from Python, or one of a policy
+            or a benchmark that is not known and not given here too (see `check_trust`).
         """
         from lerobot_nb.evaluation.trust import check_trust, foreign_benchmark
         from lerobot_nb.results.run_folder import RunFolder, RunFolderError
@@ -189,72 +275,129 @@ class EvalParameters:
         except ValueError as error:
             raise RunFolderError(f"{files.manifest_path}: command can't be read: {error}") from None
         if words[:2] != ["lerobot-nb", "eval"]:
-            raise RunFolderError(f"the run in {folder} was started from Python; go on with it there: evaluate(…, output_dir={folder!r}, resume=True)")
+            raise RunFolderError(
+                f"the run in {folder} was started from Python; go on with it there: evaluate(…, output_dir={folder!r}, resume=True)"
+            )
         known = {parameter.name: parameter for parameter in parameters()}
         pairs = [(name.removeprefix("--"), text) for name, text in zip(words[2::2], words[3::2])]
-        recorded = {name: known[name].parse(text) for name, text in pairs if name in known and text != ""}
-        here = {name: value for name, parameter in known.items() if (value := getattr(self, name)) != parameter.default}
+        recorded = {
+            name: known[name].parse(text) for name, text in pairs if name in known and text != ""
+        }
+        here = {
+            name: value
+            for name, parameter in known.items()
+            if (value := getattr(self, name)) != parameter.default
+        }
         result = type(self)(**{**recorded, **here})
-        config = {"type": result.benchmark, "task": result.task, **(result.env_kwargs if isinstance(result.env_kwargs, dict) else {})}
-        manifest["policy_request"], manifest["env_config"] = {"policy": result.policy, "kwargs": {}}, config
+        config = {
+            "type": result.benchmark,
+            "task": result.task,
+            **(result.env_kwargs if isinstance(result.env_kwargs, dict) else {}),
+        }
+        manifest["policy_request"], manifest["env_config"] = (
+            {"policy": result.policy, "kwargs": {}},
+            config,
+        )
         confirmed = foreign_benchmark(config) if "env_kwargs" in here else here.get("benchmark")
         check_trust(manifest, files.manifest_path, policy=here.get("policy"), benchmark=confirmed)
         return result
 
     # what follows from them
     def env_config(self) -> Any:
-        """The benchmark's `EnvConfig`. ValueError for an unknown benchmark, task or field, listing what is known."""
+        """The benchmark's `EnvConfig`. ValueError for an unknown benchmark, task or field, listing
+        what is known.
+        """
         from lerobot_nb.envs.config import env_config_class, make_env_config
         from lerobot_nb.envs.settings import unknown_name
         from lerobot_nb.policies.base import policy_wishes
 
-        fields = {name: value for name in ("task", "task_ids", "obs_type", "episode_length", "preset", "init_state_ids", "task_descriptions") if (value := getattr(self, name)) is not None}
+        fields = {
+            name: value
+            for name in (
+                "task",
+                "task_ids",
+                "obs_type",
+                "episode_length",
+                "preset",
+                "init_state_ids",
+                "task_descriptions",
+            )
+            if (value := getattr(self, name)) is not None
+        }
         fields |= self._quick_tasks()
         for name, value in (self.env_kwargs or {}).items():
             if name in fields:
-                raise ValueError(f"env_kwargs holds {name!r}, which is given as the parameter {name}={fields[name]!r} too; give it once")
+                raise ValueError(
+                    f"env_kwargs holds {name!r}, which is given as the parameter {name}={fields[name]!r} too; give it once"
+                )
             fields[name] = value
         config_class = env_config_class(self.benchmark)
         known = [field.name for field in dataclasses.fields(config_class) if field.init]
-        for name, cure in (("preset", ", or set episode_length"), ("init_state_ids", ""), ("task_descriptions", "")):
+        for name, cure in (
+            ("preset", ", or set episode_length"),
+            ("init_state_ids", ""),
+            ("task_descriptions", ""),
+        ):
             if name in fields and name not in known:
-                raise ValueError(f"{name}={fields[name]!r}: benchmark {self.benchmark!r} has no {'presets' if name == 'preset' else name}; leave {name} out{cure}")
+                raise ValueError(
+                    f"{name}={fields[name]!r}: benchmark {self.benchmark!r} has no {'presets' if name == 'preset' else name}; leave {name} out{cure}"
+                )
         fields = policy_wishes(self.policy, config_class, **(self.policy_kwargs or {})) | fields
         for name in fields:
             if name not in known:
-                raise unknown_name(f"env_kwargs: field of benchmark {self.benchmark!r}", name, known)
+                raise unknown_name(
+                    f"env_kwargs: field of benchmark {self.benchmark!r}", name, known
+                )
         return make_env_config(self.benchmark, **fields)
 
     def _quick_tasks(self) -> dict[str, Any]:
         """What stands in for tasks where none are named: the configuration says it."""
         from lerobot_nb.envs.config import env_config_class
 
-        named = self.task is not None or self.task_ids is not None or "task" in (self.env_kwargs or {})
+        named = (
+            self.task is not None or self.task_ids is not None or "task" in (self.env_kwargs or {})
+        )
         return {} if named else dict(env_config_class(self.benchmark).quick)
 
     def eval_config(self) -> Any:
         """The `EvalConfig`. ValueError for a number out of its range or an unknown rule."""
-        return EvalConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(EvalConfig) if hasattr(self, field.name)})
+        return EvalConfig(
+            **{
+                field.name: getattr(self, field.name)
+                for field in dataclasses.fields(EvalConfig)
+                if hasattr(self, field.name)
+            }
+        )
 
     def policy_arguments(self, env_config: Any) -> dict[str, Any]:
-        """Arguments of the policy's class: `policy_kwargs`, `n_action_steps` where it is set, `device` where the class takes one.
+        """Arguments of the policy's class: `policy_kwargs`, `n_action_steps` where it is set,
+        `device` where the class takes one.
 
         ValueError for one that it doesn't take.
         """
         from lerobot_nb.policies.base import policy_source
 
         arguments = dict(self.policy_kwargs or {})
-        settled = policy_source(self.policy)                 # by the policy's name: the checkpoint, or the server's address
-        taken = {name: one for name, one in inspect.signature(self._policy_target(env_config)).parameters.items() if name not in settled}
+        # by the policy's name: the checkpoint, or the server's address
+        settled = policy_source(self.policy)
+        taken = {
+            name: one
+            for name, one in inspect.signature(self._policy_target(env_config)).parameters.items()
+            if name not in settled
+        }
         takes_any = any(one.kind is one.VAR_KEYWORD for one in taken.values())
         for name in ("device", "n_action_steps"):
             if getattr(self, name) is not None and (name != "device" or name in taken or takes_any):
                 if name in arguments:
-                    raise ValueError(f"policy_kwargs holds {name!r}, which is given as the parameter {name}={getattr(self, name)!r} too; give it once")
+                    raise ValueError(
+                        f"policy_kwargs holds {name!r}, which is given as the parameter {name}={getattr(self, name)!r} too; give it once"
+                    )
                 arguments[name] = getattr(self, name)
         for name in arguments:
             if name not in taken and not takes_any:
-                raise ValueError(f"policy {self.policy!r} takes no argument {name!r}; it takes {', '.join(taken) or 'none'}")
+                raise ValueError(
+                    f"policy {self.policy!r} takes no argument {name!r}; it takes {', '.join(taken) or 'none'}"
+                )
         return arguments
 
     def policy_object(self, env_config: Any) -> Any:
@@ -268,7 +411,6 @@ class EvalParameters:
         from lerobot_nb.policies.base import policy_path
 
         return resolve(policy_path(self.policy, env_config))
-
 
     def check(self) -> list[str]:
         """Find everything that is wrong before a simulator starts; returns warnings.
@@ -290,65 +432,110 @@ class EvalParameters:
         target = self._policy_target(env_config)
         if hasattr(target, "check_source"):
             target.check_source(env_config, **policy_source(self.policy), **arguments)
-        elif not getattr(target, "needs_images", True):                                   # scripted: made in no time
+        elif not getattr(target, "needs_images", True):  # scripted: made in no time
             make_policy(self.policy, env_config, **arguments).check_tasks(tasks)
-        warnings = Plan(tuple(tasks), config.n_episodes, config.seed).warnings() + env_config.check()
+        warnings = (
+            Plan(tuple(tasks), config.n_episodes, config.seed).warnings() + env_config.check()
+        )
         if self.device not in (None, "cpu") and "device" not in arguments:
-            warnings.append(f"device={self.device!r} has no effect: policy {self.policy!r} takes none")
+            warnings.append(
+                f"device={self.device!r} has no effect: policy {self.policy!r} takes none"
+            )
         return warnings
 
     def overview(self) -> str:
-        """Markdown: what will be run, the tasks, and what `check` warns of. Raises what `check` raises."""
+        """Markdown: what will be run, the tasks, and what `check` warns of. Raises what `check`
+        raises.
+        """
         from lerobot_nb.results.escaping import markdown_text
 
         warnings, tasks = self.check(), self.env_config().tasks()
-        seeds = f"seed {self.seed}" if self.n_episodes == 1 else f"seeds {self.seed} to {self.seed + self.n_episodes - 1}"
-        lines = [f"**{markdown_text(self.policy)}** on **{markdown_text(self.benchmark)}**: {len(tasks)} task{'s' * (len(tasks) != 1)}, "
-                 f"{self.n_episodes} episode{'s' * (self.n_episodes != 1)} each, {seeds}.", "",
-                 "| suite | task | what the policy is told | most steps |", "|:--|:--|:--|--:|"]
-        lines += [f"| {markdown_text(f'{task.suite}/{task.task_id}')} | {markdown_text(task.name)} | {markdown_text(task.description)} | {task.max_episode_steps or ''} |" for task in tasks]
-        notes = [warning for warning in warnings if warning.startswith("device=")]        # the others are shown by the run itself
-        return "\n".join([*lines, "", *(f"- **Note:** {markdown_text(warning)}" for warning in notes)])
+        seeds = (
+            f"seed {self.seed}"
+            if self.n_episodes == 1
+            else f"seeds {self.seed} to {self.seed + self.n_episodes - 1}"
+        )
+        lines = [
+            f"**{markdown_text(self.policy)}** on **{markdown_text(self.benchmark)}**: {len(tasks)} task{'s' * (len(tasks) != 1)}, "
+            f"{self.n_episodes} episode{'s' * (self.n_episodes != 1)} each, {seeds}.",
+            "",
+            "| suite | task | what the policy is told | most steps |",
+            "|:--|:--|:--|--:|",
+        ]
+        lines += [
+            f"| {markdown_text(f'{task.suite}/{task.task_id}')} | {markdown_text(task.name)} | {markdown_text(task.description)} | {task.max_episode_steps or ''} |"
+            for task in tasks
+        ]
+        # the others are shown by the run itself
+        notes = [warning for warning in warnings if warning.startswith("device=")]
+        return "\n".join(
+            [*lines, "", *(f"- **Note:** {markdown_text(warning)}" for warning in notes)]
+        )
 
     def evaluate(self, progress: Any = None) -> Any:
         """Run it: `evaluate` with all of this, or `resume`; returns its `EvalRun`."""
         from lerobot_nb.evaluation.evaluate import evaluate
-
         from lerobot_nb.results.run_folder import drop_unused
 
         env_config = self.env_config()
         folder = self.run_folder()
         try:
-            return evaluate(env_config, self.policy, self.eval_config(), output_dir=folder, resume=self.resume, progress=progress,
-                            policy_kwargs=self.policy_arguments(env_config), command=self.command())
+            return evaluate(
+                env_config,
+                self.policy,
+                self.eval_config(),
+                output_dir=folder,
+                resume=self.resume,
+                progress=progress,
+                policy_kwargs=self.policy_arguments(env_config),
+                command=self.command(),
+            )
         finally:
             drop_unused(folder)
 
     def run_folder(self) -> Path:
-        """`output_dir`, or a new folder in `outputs/eval`, which is made. A notebook that runs inside of the checkout's nbs/ writes beside that, not into it."""
+        """`output_dir`, or a new folder in `outputs/eval`, which is made. A notebook that runs
+        inside of the checkout's nbs/ writes beside that, not into it.
+        """
         from lerobot_nb.results.run_folder import new_run_path
 
         if self.output_dir is not None:
             return Path(self.output_dir)
         in_notebooks = Path.cwd().name == "nbs" and Path("../settings.ini").is_file()
-        return new_run_path(self.benchmark, self.policy, Path("../outputs/eval" if in_notebooks else "outputs/eval"))
+        return new_run_path(
+            self.benchmark, self.policy, Path("../outputs/eval" if in_notebooks else "outputs/eval")
+        )
 
     def command(self) -> str:
         """The command that does the same, also where other defaults hold."""
         words, quick = ["lerobot-nb", "eval"], self._quick_tasks()
         for parameter in parameters():
             value = quick.get(parameter.name, getattr(self, parameter.name))
-            said = parameter.name in ("benchmark", "policy", "n_episodes", "seed") or parameter.name in quick or value != parameter.default
+            said = (
+                parameter.name in ("benchmark", "policy", "n_episodes", "seed")
+                or parameter.name in quick
+                or value != parameter.default
+            )
             if said and parameter.name != "resume":
-                words += [f"--{parameter.name}", value if isinstance(value, str) else json.dumps(value) if isinstance(value, dict) else _text(value)]
+                words += [
+                    f"--{parameter.name}",
+                    value
+                    if isinstance(value, str)
+                    else json.dumps(value)
+                    if isinstance(value, dict)
+                    else _text(value),
+                ]
         return shlex.join(words)
 
 
-_OF_NOTEBOOKS = ("In", "Out", "exit", "quit", "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")     # what IPython and papermill (--inject-paths) put into a notebook
+# what IPython and papermill (--inject-paths) put into a notebook
+_OF_NOTEBOOKS = ("In", "Out", "exit", "quit", "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
 
 
 def page_folder(namespace: Mapping[str, Any]) -> Path:
-    """The folder of the notebook whose variables these are: papermill's output (`--inject-output-path`), or the notebook that Jupyter shows; else the current folder."""
+    """The folder of the notebook whose variables these are: papermill's output
+    (`--inject-output-path`), or the notebook that Jupyter shows; else the current folder.
+    """
     path = namespace.get("PAPERMILL_OUTPUT_PATH") or os.environ.get("JPY_SESSION_NAME")
     return Path(path).parent if path and Path(path).parent.is_dir() else Path()
 
@@ -359,7 +546,9 @@ def _text(value: Any) -> str:
 
 def _unknown_parameter(name: str, names: list[str]) -> ValueError:
     near = difflib.get_close_matches(name, names, n=1)
-    return ValueError(f"there is no parameter {name!r}.{f' Did you mean {near[0]!r}?' if near else ''} The parameters are {', '.join(names)}.")
+    return ValueError(
+        f"there is no parameter {name!r}.{f' Did you mean {near[0]!r}?' if near else ''} The parameters are {', '.join(names)}."
+    )
 
 
 def parameters() -> list[Parameter]:
@@ -368,5 +557,14 @@ def parameters() -> list[Parameter]:
     for field in dataclasses.fields(EvalParameters):
         options = field.type.__args__ if isinstance(field.type, UnionType) else (field.type,)
         kind = field.metadata["kind"] or options[0].__name__
-        found.append(Parameter(field.name, kind, NoneType in options, field.default, field.metadata["help"], field.metadata["group"]))
+        found.append(
+            Parameter(
+                field.name,
+                kind,
+                NoneType in options,
+                field.default,
+                field.metadata["help"],
+                field.metadata["group"],
+            )
+        )
     return found

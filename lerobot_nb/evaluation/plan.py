@@ -23,8 +23,10 @@ def _init_states(task: TaskInfo) -> Sequence[int]:
 class Plan(metaclass=Checked):
     """`n_episodes` episodes of every task; episode i of each has the seed `seed + i`.
 
-    Where a task has stored initial states, episode i starts from state i, or from the i-th of those that the task names, and from the first one again when they are used up.
+    Where a task has stored initial states, episode i starts from state i, or from the i-th of those
+    that the task names, and from the first one again when they are used up.
     """
+
     tasks: tuple[TaskInfo, ...]
     n_episodes: Annotated[int, Setting(least=1)]
     seed: Annotated[int, Setting(least=0)] = 1000
@@ -33,27 +35,51 @@ class Plan(metaclass=Checked):
         if not self.tasks:
             raise ValueError("a plan needs at least one task")
         if self.seed + self.n_episodes > 2**31:
-            raise ValueError(f"seeds must stay below 2**31, but seed={self.seed} and n_episodes={self.n_episodes} reach {self.seed + self.n_episodes - 1}")
+            raise ValueError(
+                f"seeds must stay below 2**31, but seed={self.seed} and n_episodes={self.n_episodes} reach {self.seed + self.n_episodes - 1}"
+            )
         keys = [(task.suite, task.task_id) for task in self.tasks]
-        twice = sorted({key for key in keys if keys.count(key) > 1}) if len(set(keys)) < len(keys) else []
+        twice = (
+            sorted({key for key in keys if keys.count(key) > 1})
+            if len(set(keys)) < len(keys)
+            else []
+        )
         if twice:
-            raise ValueError(f"tasks {twice} are in the plan more than once; their episodes could not be told apart")
+            raise ValueError(
+                f"tasks {twice} are in the plan more than once; their episodes could not be told apart"
+            )
 
     def __len__(self) -> int:
         return len(self.tasks) * self.n_episodes
 
     def __iter__(self) -> Iterator[EpisodeSpec]:
         """Task after task, episode after episode."""
-        return (self.spec(task_index, episode_index) for task_index in range(len(self.tasks)) for episode_index in range(self.n_episodes))
+        return (
+            self.spec(task_index, episode_index)
+            for task_index in range(len(self.tasks))
+            for episode_index in range(self.n_episodes)
+        )
 
     def spec(self, task_index: int, episode_index: int) -> EpisodeSpec:
         task = self.tasks[task_index]
         states = _init_states(task)
-        return EpisodeSpec(task.suite, task.task_id, episode_index, self.seed + episode_index, states[episode_index % len(states)] if states else None)
+        return EpisodeSpec(
+            task.suite,
+            task.task_id,
+            episode_index,
+            self.seed + episode_index,
+            states[episode_index % len(states)] if states else None,
+        )
 
     def warnings(self) -> list[str]:
         """What a reader of the numbers should know about the plan."""
-        repeats = sorted({len(states) for task in self.tasks if 0 < len(states := _init_states(task)) < self.n_episodes})
+        repeats = sorted(
+            {
+                len(states)
+                for task in self.tasks
+                if 0 < len(states := _init_states(task)) < self.n_episodes
+            }
+        )
         return [
             f"{self.n_episodes} episodes a task, but only {count} init states: from episode {count} to {self.n_episodes - 1} they start again from the first one on, with other seeds"
             for count in repeats
@@ -61,8 +87,16 @@ class Plan(metaclass=Checked):
 
     def identity(self) -> dict[str, Any]:
         """Plain data; equal for equal plans."""
-        chosen = {"init_state_ids": [task.init_state_ids for task in self.tasks]} if any(task.init_state_ids for task in self.tasks) else {}
+        chosen = (
+            {"init_state_ids": [task.init_state_ids for task in self.tasks]}
+            if any(task.init_state_ids for task in self.tasks)
+            else {}
+        )
         return {
-            "n_episodes": self.n_episodes, "seed": self.seed,
-            "tasks": [[task.suite, task.task_id, task.name, task.max_episode_steps, task.n_init_states] for task in self.tasks],
+            "n_episodes": self.n_episodes,
+            "seed": self.seed,
+            "tasks": [
+                [task.suite, task.task_id, task.name, task.max_episode_steps, task.n_init_states]
+                for task in self.tasks
+            ],
         } | chosen

@@ -17,13 +17,15 @@ from ..results.outcomes import CountedEpisode, EpisodeTally, OutcomeCounts
 
 # %% ../../nbs/evaluation/progress.ipynb #4ea08e16
 class Progress:
-    """Keeps the counts of a run and puts them into words; shows nothing. Base class of the displays.
+    """Keeps the counts of a run and puts them into words; shows nothing. Base class of the
+    displays.
 
     Parameters
     ----------
     clock
         Seconds, for tests; default: the system's monotonic clock.
     """
+
     window_s = 60.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,10 +35,19 @@ class Progress:
         self._tally = EpisodeTally()
         self._n_done_at_start = 0
         self._started = self._now = clock()
-        self._recent: deque[tuple[float, int, int]] = deque([(self._started, 0, 0)])       # moments: (seconds, steps so far, episodes so far)
+        # moments: (seconds, steps so far, episodes so far)
+        self._recent: deque[tuple[float, int, int]] = deque([(self._started, 0, 0)])
 
-    def start(self, n_total: int, description: str = "", n_done: int = 0, tally: EpisodeTally | None = None) -> None:
-        """A run begins. n_total: episodes of the plan; n_done: how many of them an earlier, interrupted run has finished; tally: their counts."""
+    def start(
+        self,
+        n_total: int,
+        description: str = "",
+        n_done: int = 0,
+        tally: EpisodeTally | None = None,
+    ) -> None:
+        """A run begins. n_total: episodes of the plan; n_done: how many of them an earlier,
+        interrupted run has finished; tally: their counts.
+        """
         self.n_total, self.description = n_total, description
         self.n_done = self._n_done_at_start = n_done
         self.n_steps = 0
@@ -47,15 +58,18 @@ class Progress:
         self._show(force=True)
 
     def update(self, record: CountedEpisode, n_steps_total: int | None = None) -> None:
-        """An episode ended (`EpisodeRecord`). n_steps_total: steps of the run so far, those of running episodes included; default: of ended ones."""
+        """An episode ended (`EpisodeRecord`). n_steps_total: steps of the run so far, those of
+        running episodes included; default: of ended ones.
+        """
         self.n_done += 1
         self.n_steps = self.n_steps + record.n_steps if n_steps_total is None else n_steps_total
         self._tally.add(record)
         self._now = self._clock()
         self._recent.append((self._now, self.n_steps, self.n_done))
-        while len(self._recent) > 2 and self._now - self._recent[1][0] > self.window_s:       # at least a minute stays, whatever a long episode does
+        # at least a minute stays, whatever a long episode does
+        while len(self._recent) > 2 and self._now - self._recent[1][0] > self.window_s:
             self._recent.popleft()
-        if len(self._recent) > 4096:                        # many short episodes: every second moment is enough
+        if len(self._recent) > 4096:  # many short episodes: every second moment is enough
             self._recent = deque([*list(self._recent)[:-1:2], self._recent[-1]])
         self._show(force=self.n_done >= self.n_total)
 
@@ -79,7 +93,9 @@ class Progress:
 
     @property
     def steps_per_s(self) -> float | None:
-        """Over the last minute, or over the whole run once it is complete; None before anything has ended."""
+        """Over the last minute, or over the whole run once it is complete; None before anything has
+        ended.
+        """
         then, n_steps, _ = (self._started, 0, 0) if self.n_done >= self.n_total else self._recent[0]
         return (self.n_steps - n_steps) / (self._now - then) if self._now > then else None
 
@@ -89,8 +105,11 @@ class Progress:
         if self.n_done >= self.n_total:
             return 0.0
         then, _, n_done_then = self._recent[0]
-        paces = [(self._now - since) / (self.n_done - before)
-                 for since, before in ((self._started, self._n_done_at_start), (then, n_done_then)) if self.n_done > before and self._now > since]
+        paces = [
+            (self._now - since) / (self.n_done - before)
+            for since, before in ((self._started, self._n_done_at_start), (then, n_done_then))
+            if self.n_done > before and self._now > since
+        ]
         return (self.n_total - self.n_done) * max(paces) if paces else None
 
     def words(self) -> str:
@@ -98,15 +117,25 @@ class Progress:
         counts = self.counts
         parts = []
         if counts.n_judged:
-            parts.append(f"success {counts.n_success}/{counts.n_judged} ({counts.rate.percent:.0f} %)")
+            parts.append(
+                f"success {counts.n_success}/{counts.n_judged} ({counts.rate.percent:.0f} %)"
+            )
             if counts.n_not_judged:
                 parts.append(f"{counts.n_not_judged} not judged")
         if counts.n_errors:
             parts.append(f"{counts.n_errors} error{'s' * (counts.n_errors != 1)}")
         if self.steps_per_s:
-            parts.append(f"{self.steps_per_s:,.0f} steps/s" if self.steps_per_s >= 10 else f"{self.steps_per_s:.1f} steps/s")
+            parts.append(
+                f"{self.steps_per_s:,.0f} steps/s"
+                if self.steps_per_s >= 10
+                else f"{self.steps_per_s:.1f} steps/s"
+            )
         if self.n_done < self.n_total:
-            parts.append(f"{duration(self.left_s)} left" if self.left_s is not None else "time left not known yet")
+            parts.append(
+                f"{duration(self.left_s)} left"
+                if self.left_s is not None
+                else "time left not known yet"
+            )
         else:
             parts.append(f"{duration(self.elapsed_s)} in all")
         return " · ".join(parts)
@@ -126,18 +155,32 @@ def duration(seconds: float) -> str:
 class TerminalProgress(Progress):
     """A bar in one line of a terminal. Messages appear above it."""
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(clock)
         self._stream = stream or sys.stderr
         self._bar: Any = None
         self._shown_at = float("-inf")
 
-    def start(self, n_total: int, description: str = "", n_done: int = 0, tally: EpisodeTally | None = None) -> None:
+    def start(
+        self,
+        n_total: int,
+        description: str = "",
+        n_done: int = 0,
+        tally: EpisodeTally | None = None,
+    ) -> None:
         from tqdm import tqdm
 
         self.close()
-        self._bar = tqdm(total=n_total, initial=n_done, file=self._stream, dynamic_ncols=True,
-                         bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}|{postfix}", desc=description or "episodes")
+        self._bar = tqdm(
+            total=n_total,
+            initial=n_done,
+            file=self._stream,
+            dynamic_ncols=True,
+            bar_format="{desc}: {n_fmt}/{total_fmt} |{bar:20}|{postfix}",
+            desc=description or "episodes",
+        )
         super().start(n_total, description, n_done, tally)
 
     def update(self, record: CountedEpisode, n_steps_total: int | None = None) -> None:
@@ -169,14 +212,25 @@ class TerminalProgress(Progress):
 class LogProgress(Progress):
     """A plain line every `interval_s` seconds, at the start and at the end."""
 
-    def __init__(self, stream: TextIO | None = None, interval_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        interval_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(clock)
         self._stream = stream or sys.stderr
         self._interval_s = interval_s
         self._shown_at: float | None = None
         self._shown_n: int | None = None
 
-    def start(self, n_total: int, description: str = "", n_done: int = 0, tally: EpisodeTally | None = None) -> None:
+    def start(
+        self,
+        n_total: int,
+        description: str = "",
+        n_done: int = 0,
+        tally: EpisodeTally | None = None,
+    ) -> None:
         self._shown_at = self._shown_n = None
         super().start(n_total, description, n_done, tally)
 
@@ -195,9 +249,12 @@ class LogProgress(Progress):
 # %% ../../nbs/evaluation/progress.ipynb #e6a100de
 class NotebookProgress(Progress):
     """A bar in a notebook's output; messages are listed below it."""
+
     max_messages = 20
 
-    def __init__(self, interval_s: float = 0.5, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, interval_s: float = 0.5, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(clock)
         self._interval_s = interval_s
         self._handle: Any = None
@@ -205,7 +262,13 @@ class NotebookProgress(Progress):
         self._messages: deque[str] = deque(maxlen=self.max_messages)
         self._n_messages = 0
 
-    def start(self, n_total: int, description: str = "", n_done: int = 0, tally: EpisodeTally | None = None) -> None:
+    def start(
+        self,
+        n_total: int,
+        description: str = "",
+        n_done: int = 0,
+        tally: EpisodeTally | None = None,
+    ) -> None:
         self._handle, self._shown_at = None, float("-inf")
         self._messages.clear()
         self._n_messages = 0
@@ -226,41 +289,60 @@ class NotebookProgress(Progress):
         from IPython.display import DisplayHandle
 
         self._shown_at = self._now
-        content = {"text/html": self._html(), "text/plain": "\n".join([self.line(), *self._listed()])}
+        content = {
+            "text/html": self._html(),
+            "text/plain": "\n".join([self.line(), *self._listed()]),
+        }
         if self._handle is None:
-            self._handle = DisplayHandle()              # type: ignore[no-untyped-call]
+            self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
             self._handle.display(content, raw=True)
         else:
             self._handle.update(content, raw=True)
 
     def _listed(self) -> list[str]:
         left_out = self._n_messages - len(self._messages)
-        return ([f"({left_out} earlier messages are in the log file)"] if left_out else []) + list(self._messages)
+        return ([f"({left_out} earlier messages are in the log file)"] if left_out else []) + list(
+            self._messages
+        )
 
     def _html(self) -> str:
         share = 100 * self.n_done / self.n_total if self.n_total else 100
-        messages = "".join(f'<div style="font-family:monospace;font-size:85%;white-space:pre-wrap">{html.escape(message)}</div>' for message in self._listed())
-        return (f'<div style="margin:.3em 0"><progress value="{share:.1f}" max="100" style="width:16em;vertical-align:middle"></progress> '
-                f"<span>{html.escape(self.line())}</span></div>{messages}")
+        messages = "".join(
+            f'<div style="font-family:monospace;font-size:85%;white-space:pre-wrap">{html.escape(message)}</div>'
+            for message in self._listed()
+        )
+        return (
+            f'<div style="margin:.3em 0"><progress value="{share:.1f}" max="100" style="width:16em;vertical-align:middle"></progress> '
+            f"<span>{html.escape(self.line())}</span></div>{messages}"
+        )
 
 # %% ../../nbs/evaluation/progress.ipynb #0dc118f4
 _KINDS = ("auto", "terminal", "notebook", "log", "none")
 
 
 def make_progress(
-    kind: str = "auto",               # "auto", "terminal", "notebook", "log" or "none"
-    stream: TextIO | None = None,     # where a terminal's bar or the lines of a log go; default: standard error
-    interval_s: float = 10.0,         # seconds between the lines of a log
+    kind: str = "auto",  # "auto", "terminal", "notebook", "log" or "none"
+    # where a terminal's bar or the lines of a log go; default: standard error
+    stream: TextIO | None = None,
+    interval_s: float = 10.0,  # seconds between the lines of a log
 ) -> Progress:
     """The display for this place: in a notebook an output, in a terminal a bar, elsewhere lines."""
     if kind not in _KINDS:
         raise ValueError(f"progress={kind!r} is not known; allowed are {', '.join(_KINDS)}")
     if kind == "auto":
         is_terminal = getattr(stream or sys.stderr, "isatty", lambda: False)()
-        kind = "notebook" if stream is None and in_notebook() else "terminal" if is_terminal else "log"
+        kind = (
+            "notebook" if stream is None and in_notebook() else "terminal" if is_terminal else "log"
+        )
     if kind == "log":
         return LogProgress(stream, interval_s)
-    return TerminalProgress(stream) if kind == "terminal" else NotebookProgress() if kind == "notebook" else Progress()
+    return (
+        TerminalProgress(stream)
+        if kind == "terminal"
+        else NotebookProgress()
+        if kind == "notebook"
+        else Progress()
+    )
 
 
 def in_notebook() -> bool:

@@ -17,7 +17,19 @@ from typing import TypedDict
 
 # %% ../../nbs/evaluation/provenance.ipynb #b33c4ac6
 _PACKAGES = (
-    "lerobot-nb", "gymnasium", "numpy", "mujoco", "metaworld", "hf-libero", "robosuite", "bddl", "torch", "huggingface-hub", "lerobot", "ray", "av",
+    "lerobot-nb",
+    "gymnasium",
+    "numpy",
+    "mujoco",
+    "metaworld",
+    "hf-libero",
+    "robosuite",
+    "bddl",
+    "torch",
+    "huggingface-hub",
+    "lerobot",
+    "ray",
+    "av",
 )
 
 
@@ -33,7 +45,10 @@ def package_versions() -> dict[str, str]:
 
 # %% ../../nbs/evaluation/provenance.ipynb #0e8287f7
 class Machine(TypedDict):
-    """The machine of a run. `usable_cores`: what this process may use, which can be fewer than there are. `gpus`: their names."""
+    """The machine of a run. `usable_cores`: what this process may use, which can be fewer than
+    there are. `gpus`: their names.
+    """
+
     platform: str
     cpu: str
     usable_cores: int
@@ -44,12 +59,19 @@ def machine() -> Machine:
     """Operating system, processor, usable cores, GPUs."""
     from lerobot_nb.envs.cores import usable_cores
 
-    return {"platform": platform.platform(), "cpu": _cpu_name(), "usable_cores": usable_cores(), "gpus": _gpu_names()}
+    return {
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "usable_cores": usable_cores(),
+        "gpus": _gpu_names(),
+    }
 
 
 def _cpu_name() -> str:
     try:
-        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(
+            r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
     except OSError:
         match = None
     return match[1] if match else platform.processor() or platform.machine()
@@ -57,20 +79,41 @@ def _cpu_name() -> str:
 
 def _gpu_names() -> list[str]:
     try:
-        found = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=10)
+        found = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()] if found.returncode == 0 else []
+    return (
+        [line.strip() for line in found.stdout.splitlines() if line.strip()]
+        if found.returncode == 0
+        else []
+    )
 
 # %% ../../nbs/evaluation/provenance.ipynb #8f3441b7
 def git_commit(folder: Path | None = None) -> str | None:
-    """Commit of the checkout that the package is run from, with `+changes` where files differ from it; None outside a checkout."""
+    """Commit of the checkout that the package is run from, with `+changes` where files differ from
+    it; None outside a checkout.
+    """
     folder = folder or Path(__file__).resolve().parent if "__file__" in globals() else Path.cwd()
     try:
-        commit = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+        commit = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
         if commit.returncode:
             return None
-        status = subprocess.run(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, timeout=10)
+        status = subprocess.run(
+            ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return commit.stdout.strip() + ("+changes" if status.stdout.strip() else "")
@@ -78,4 +121,8 @@ def git_commit(folder: Path | None = None) -> str | None:
 # %% ../../nbs/evaluation/provenance.ipynb #28814ba4
 def command_line() -> str:
     """How this process was started: the program's name and its arguments, quoted for a shell."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) if sys.argv and sys.argv[0] else "python"
+    return (
+        shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        if sys.argv and sys.argv[0]
+        else "python"
+    )

@@ -19,9 +19,16 @@ from ..results.run_folder import RunFolder
 
 # %% ../../nbs/evaluation/rerun.ipynb #51f69895
 def rerun_episode(
-    folder: str | os.PathLike[str], episode: str, *, video: bool = True, trust: bool = False, policy: str | None = None, benchmark: str | None = None,
+    folder: str | os.PathLike[str],
+    episode: str,
+    *,
+    video: bool = True,
+    trust: bool = False,
+    policy: str | None = None,
+    benchmark: str | None = None,
 ) -> tuple[EpisodeRecord, list[str]]:
-    """Run one episode of a run again, alone; returns its record and the names of the fields that differ from the recorded ones.
+    """Run one episode of a run again, alone; returns its record and the names of the fields that
+    differ from the recorded ones.
 
     Parameters
     ----------
@@ -30,23 +37,42 @@ def rerun_episode(
     trust, policy, benchmark
         See `check_trust`.
     """
-    env_config, policy_path, kwargs, config = load_request(folder, trust=trust, policy=policy, benchmark=benchmark)
+    env_config, policy_path, kwargs, config = load_request(
+        folder, trust=trust, policy=policy, benchmark=benchmark
+    )
     files = RunFolder(folder)
     records = {"/".join(map(str, record.key)): record for record in files.records()}
     if episode not in records:
         some = ", ".join(list(records)[:5])
-        raise ValueError(f"episode={episode!r} is not among the {len(records)} records of {folder}; write it as suite/task_id/episode_index, such as {some}")
+        raise ValueError(
+            f"episode={episode!r} is not among the {len(records)} records of {folder}; write it as suite/task_id/episode_index, such as {some}"
+        )
     before = records[episode]
-    config = dataclasses.replace(config, batch_size=1, n_spare=0, render="all" if video else "none", n_episodes_to_render=None)
+    config = dataclasses.replace(
+        config,
+        batch_size=1,
+        n_spare=0,
+        render="all" if video else "none",
+        n_episodes_to_render=None,
+    )
     made = make_policy(policy_path, env_config, **kwargs)
     tasks = make_benchmark(env_config, made, films=video)
     tasks.check(config.use_async_envs)
     tasks.choose_gl(films=video)
     plan = Plan(tasks.tasks, config.n_episodes, config.seed)
     files.check_before_resuming({spec.key: (spec.seed, spec.init_state_id) for spec in plan})
-    read_eval_info_of(files)                                    # a damaged folder is said, whatever the part
+    read_eval_info_of(files)  # a damaged folder is said, whatever the part
     done = {spec.key for spec in plan if spec.key != before.key}
     path = files.new_video(files.reruns, *before.key) if video else None
-    runner = make_runner(tasks, made, config, plan=plan, done=done, run_folder=files.path, video_path_of=lambda spec: path)
+    runner = make_runner(
+        tasks,
+        made,
+        config,
+        plan=plan,
+        done=done,
+        run_folder=files.path,
+        video_path_of=lambda spec: path,
+    )
     record = next(iter(list(runner.run())))
-    return record, same_episode(before, record, ignore=["video_path", "error"])       # an error's text may name a process; a failed video changes no episode
+    # an error's text may name a process; a failed video changes no episode
+    return record, same_episode(before, record, ignore=["video_path", "error"])

@@ -18,9 +18,14 @@ from ..results.run_folder import RunFolder, RunFolderError
 
 # %% ../../nbs/evaluation/resume.ipynb #d97f349e
 def load_request(
-    folder: str | os.PathLike[str], *, trust: bool = False, policy: str | None = None, benchmark: str | None = None,
+    folder: str | os.PathLike[str],
+    *,
+    trust: bool = False,
+    policy: str | None = None,
+    benchmark: str | None = None,
 ) -> tuple[EnvConfig, str, dict[str, Any], EvalConfig]:
-    """What a run was asked for: environment configuration, policy, arguments of the policy, evaluation configuration.
+    """What a run was asked for: environment configuration, policy, arguments of the policy,
+    evaluation configuration.
 
     Parameters
     ----------
@@ -30,15 +35,17 @@ def load_request(
     Raises
     ------
     RunFolderError
-        Where the folder doesn't say: a policy that was a Python object must be given again, with `evaluate(…,
-        resume=True)`.
+        Where the folder doesn't say: a policy that was a Python object must be given again, with
+        `evaluate(…, resume=True)`.
     """
     files = RunFolder(folder)
     manifest = files.manifest()
     request = manifest.get("policy_request")
     if request is None or manifest["env_config"] is None:
         what = "policy" if request is None else "environment"
-        raise RunFolderError(f"{folder}: the {what} was a Python object, which a file can't hold; call evaluate(env, policy, config, output_dir={str(folder)!r}, resume=True)")
+        raise RunFolderError(
+            f"{folder}: the {what} was a Python object, which a file can't hold; call evaluate(env, policy, config, output_dir={str(folder)!r}, resume=True)"
+        )
     check_trust(manifest, files.manifest_path, trust=trust, policy=policy, benchmark=benchmark)
     field = "env_config"
     try:
@@ -46,12 +53,20 @@ def load_request(
         field = "eval_config"
         config = EvalConfig.from_dict(manifest["eval_config"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunFolderError(f"{files.manifest_path}: {field} can't be used: {f'{error} is missing' if isinstance(error, KeyError) else error}") from error
+        raise RunFolderError(
+            f"{files.manifest_path}: {field} can't be used: {f'{error} is missing' if isinstance(error, KeyError) else error}"
+        ) from error
     return env_config, request["policy"], request["kwargs"], config
 
 # %% ../../nbs/evaluation/resume.ipynb #9451eaa9
 def resume_run(
-    folder: str | os.PathLike[str], *, retry_errors: bool = False, progress: Any = None, trust: bool = False, policy: str | None = None, benchmark: str | None = None,
+    folder: str | os.PathLike[str],
+    *,
+    retry_errors: bool = False,
+    progress: Any = None,
+    trust: bool = False,
+    policy: str | None = None,
+    benchmark: str | None = None,
     **changes: Any,
 ) -> EvalRun:
     """Go on with the run in a folder.
@@ -65,6 +80,17 @@ def resume_run(
     changes
         Fields of `EvalConfig` that may differ, such as `batch_size`.
     """
-    env_config, policy_name, kwargs, config = load_request(folder, trust=trust, policy=policy, benchmark=benchmark)
+    env_config, policy_name, kwargs, config = load_request(
+        folder, trust=trust, policy=policy, benchmark=benchmark
+    )
     config = dataclasses.replace(config, **changes)
-    return evaluate(env_config, policy_name, config, output_dir=folder, resume=True, retry_errors=retry_errors, progress=progress, policy_kwargs=kwargs)
+    return evaluate(
+        env_config,
+        policy_name,
+        config,
+        output_dir=folder,
+        resume=True,
+        retry_errors=retry_errors,
+        progress=progress,
+        policy_kwargs=kwargs,
+    )

@@ -19,13 +19,21 @@ from ..envs.success import EpisodeSuccess
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
-from ..policies.asking import PolicyError, check_actions, end_policy_episode, make_batcher, row_error
+from lerobot_nb.policies.asking import (
+    PolicyError,
+    check_actions,
+    end_policy_episode,
+    make_batcher,
+    row_error,
+)
 from ..policies.base import Episode, Policy, adapt_policy, make_policy
 
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/evaluation/rollout.ipynb #1b7eec0b
-def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_observations: bool = False) -> dict[str, Any]:
+def rollout(
+    env: Any, policy: Any, seeds: Sequence[int] | None = None, return_observations: bool = False
+) -> dict[str, Any]:
     """One episode in each environment of a `LazyVectorEnv`, batched.
 
     one that episode i of an evaluation starts from.
@@ -33,24 +41,27 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
     Parameters
     ----------
     seeds
-        One for each environment; None draws nothing and lets each environment decide. Where the task has stored initial
-        states, environment i starts from the
+        One for each environment; None draws nothing and lets each environment decide. Where the
+        task has stored initial states, environment i starts from the
 
     Returns
     -------
     dict[str, Any]
-        Tensors whose T is the length of the longest episode: "action" (B, T, *A), "reward" (B, T) float32, "success"
-        (B, T) bool, "done" (B, T) bool, and with `return_observations` "observation", a dictionary of (B, T + 1, …) as
-        the policy saw them. An environment whose episode is over, by itself or by the task's step limit, rests: its
-        rows go on with reward 0, `done` True and its last observation. A policy that acts in chunks is asked once a
-        chunk; its observations are recorded all the same.
+        Tensors whose T is the length of the longest episode: "action" (B, T, *A), "reward" (B, T)
+        float32, "success" (B, T) bool, "done" (B, T) bool, and with `return_observations`
+        "observation", a dictionary of (B, T + 1, …) as the policy saw them. An environment whose
+        episode is over, by itself or by the task's step limit, rests: its rows go on with reward 0,
+        `done` True and its last observation. A policy that acts in chunks is asked once a chunk;
+        its observations are recorded all the same.
     """
     import torch
 
     _expect_vector_env(env)
     policy = make_policy(policy, env.env_config)
     if policy.needs_privileged and env.env_config is not None and not env.env_config.privileged:
-        raise ValueError(f"policy {policy.name!r} reads the simulator's ground truth; make the environments with make_env(…, privileged=True)")
+        raise ValueError(
+            f"policy {policy.name!r} reads the simulator's ground truth; make the environments with make_env(…, privileged=True)"
+        )
     if env.env_config is not None:
         policy.check_env(env.env_config)
     policy.check_tasks([env.task] if env.task is not None else [])
@@ -69,7 +80,9 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
             policy.begin_episode(slot, episodes[slot])
             begun.append(slot)
         while not done.all():
-            actions = batcher.finish(policy.predict(slots, batcher(_rows(observation, slots), episodes)))
+            actions = batcher.finish(
+                policy.predict(slots, batcher(_rows(observation, slots), episodes))
+            )
             actions = check_actions(actions, env.num_envs, env.single_action_space)
             problem = row_error(actions)
             if problem:
@@ -77,10 +90,20 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
             for action in actions.swapaxes(0, 1):
                 if return_observations:
                     seen.append(batcher(_rows(observation, slots), episodes))
-                observation, reward, terminated, truncated, _ = env.step(action, mask=~done, autoreset=False)
-                success = [not over and report.note(info) is True for over, report, info in zip(done, reports, env.latest_infos)]
+                observation, reward, terminated, truncated, _ = env.step(
+                    action, mask=~done, autoreset=False
+                )
+                success = [
+                    not over and report.note(info) is True
+                    for over, report, info in zip(done, reports, env.latest_infos)
+                ]
                 done = done | terminated | truncated | (len(rows["done"]) + 1 == limit)
-                for name, values in (("action", np.array(action)), ("reward", reward.astype(np.float32)), ("success", np.array(success)), ("done", done.copy())):
+                for name, values in (
+                    ("action", np.array(action)),
+                    ("reward", reward.astype(np.float32)),
+                    ("success", np.array(success)),
+                    ("done", done.copy()),
+                ):
                     rows[name].append(torch.from_numpy(values))
                 if done.all():
                     break
@@ -92,7 +115,9 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
     if return_observations:
         seen.append(batcher(_rows(observation, slots), episodes))
         result["observation"] = {
-            name: torch.stack([torch.as_tensor(one[name]) for one in seen], dim=1) for name in seen[0] if not isinstance(seen[0][name], (list, dict))
+            name: torch.stack([torch.as_tensor(one[name]) for one in seen], dim=1)
+            for name in seen[0]
+            if not isinstance(seen[0][name], (list, dict))
         }
     return result
 
@@ -100,17 +125,27 @@ def rollout(env: Any, policy: Any, seeds: Sequence[int] | None = None, return_ob
 def _begin_episodes(env: LazyVectorEnv, seeds: Sequence[int] | None) -> tuple[Any, list[Episode]]:
     """The first observation, and what the policy is told of each episode."""
     if seeds is not None and (isinstance(seeds, (int, str)) or len(seeds) != env.num_envs):
-        raise ValueError(f"seeds must be a list with one number for each of the {env.num_envs} environments, got {seeds!r}")
+        raise ValueError(
+            f"seeds must be a list with one number for each of the {env.num_envs} environments, got {seeds!r}"
+        )
     task = env.task or TaskInfo("rollout", 0, "rollout", "")
     plan = Plan((task,), env.num_envs)
     init_state_ids = [plan.spec(0, slot).init_state_id for slot in range(env.num_envs)]
     each_seed = [None] * env.num_envs if seeds is None else list(seeds)
-    observation, info = env.reset(seed=each_seed, options=[None if one is None else {"init_state_id": one} for one in init_state_ids])
+    observation, info = env.reset(
+        seed=each_seed,
+        options=[None if one is None else {"init_state_id": one} for one in init_state_ids],
+    )
     scenes = info.get("scene", [None] * env.num_envs)
     return observation, [
         Episode(
-            EpisodeSpec(task.suite, task.task_id, slot, slot if seed is None else seed, init_state_ids[slot]), dataclasses.replace(task, description=told),
-            env.single_action_space, task.max_episode_steps, scenes[slot],
+            EpisodeSpec(
+                task.suite, task.task_id, slot, slot if seed is None else seed, init_state_ids[slot]
+            ),
+            dataclasses.replace(task, description=told),
+            env.single_action_space,
+            task.max_episode_steps,
+            scenes[slot],
         )
         for slot, (seed, told) in enumerate(zip(each_seed, env.instructions()))
     ]
@@ -119,22 +154,41 @@ def _begin_episodes(env: LazyVectorEnv, seeds: Sequence[int] | None) -> tuple[An
 def _expect_vector_env(env: Any) -> None:
     """TypeError, with what to pass, for anything but a `LazyVectorEnv`."""
     if not isinstance(env, LazyVectorEnv):
-        hint = " A mapping of them goes to eval_policy_all, or take one: envs[suite][task_id]." if isinstance(env, Mapping) else ""
-        raise TypeError(f"env must be a LazyVectorEnv, not {type(env).__name__}.{hint} {HOW_TO_MAKE_ENVS}")
+        hint = (
+            " A mapping of them goes to eval_policy_all, or take one: envs[suite][task_id]."
+            if isinstance(env, Mapping)
+            else ""
+        )
+        raise TypeError(
+            f"env must be a LazyVectorEnv, not {type(env).__name__}.{hint} {HOW_TO_MAKE_ENVS}"
+        )
 
 
 def _rows(observation: Any, slots: Sequence[int]) -> list[Any]:
     """The rows of a batched observation."""
+
     def row(tree: Any, index: int) -> Any:
-        return {key: row(value, index) for key, value in tree.items()} if isinstance(tree, dict) else tree[index]
+        return (
+            {key: row(value, index) for key, value in tree.items()}
+            if isinstance(tree, dict)
+            else tree[index]
+        )
+
     return [row(observation, index) for index in slots]
 
 # %% ../../nbs/evaluation/rollout.ipynb #90cb93ca
-def _as_policy(policy: Any, env_config: Any, preprocessor: Callable[[Any], Any] | None, postprocessor: Callable[[Any], Any] | None) -> Policy:
+def _as_policy(
+    policy: Any,
+    env_config: Any,
+    preprocessor: Callable[[Any], Any] | None,
+    postprocessor: Callable[[Any], Any] | None,
+) -> Policy:
     if preprocessor is None and postprocessor is None:
         return make_policy(policy, env_config)
     if isinstance(policy, (Policy, str)):
-        raise TypeError("preprocessor and postprocessor belong to a policy object with select_action or predict_action_chunk; this policy has its own")
+        raise TypeError(
+            "preprocessor and postprocessor belong to a policy object with select_action or predict_action_chunk; this policy has its own"
+        )
     return adapt_policy(policy, preprocessor=preprocessor, postprocessor=postprocessor)
 
 
@@ -171,7 +225,8 @@ def eval_policy_all(
     max_parallel_tasks
         Accepted for lerobot's sake; free slots take work of any task anyway.
     config
-        Further fields (`n_spare`, timeouts, …); its `n_episodes`, `seed` and rendering are set by the arguments here.
+        Further fields (`n_spare`, timeouts, …); its `n_episodes`, `seed` and rendering are set by
+        the arguments here.
 
     Returns
     -------
@@ -185,20 +240,30 @@ def eval_policy_all(
     from lerobot_nb.results.run_folder import video_name
 
     if not isinstance(envs, Mapping):
-        raise TypeError(f"envs must be the mapping {{suite: {{task_id: LazyVectorEnv}}}} that make_env returns, not {type(envs).__name__}; one of them goes to eval_policy")
+        raise TypeError(
+            f"envs must be the mapping {{suite: {{task_id: LazyVectorEnv}}}} that make_env returns, not {type(envs).__name__}; one of them goes to eval_policy"
+        )
     if max_episodes_rendered and videos_dir is None:
-        raise ValueError(f"max_episodes_rendered={max_episodes_rendered} needs videos_dir, a folder for the videos")
+        raise ValueError(
+            f"max_episodes_rendered={max_episodes_rendered} needs videos_dir, a folder for the videos"
+        )
     policy = _as_policy(policy, config_of(envs), preprocessor, postprocessor)
     vectors = vectors_of(envs).values()
     benchmark = make_benchmark(envs, policy, films=bool(max_episodes_rendered))
     policy.check_tasks(benchmark.tasks)
     base = config or EvalConfig()
     config = dataclasses.replace(
-        base, n_episodes=n_episodes, batch_size=base.batch_size or max(vector.num_envs for vector in vectors),
-        render=f"first:{max_episodes_rendered}" if max_episodes_rendered else "none", n_episodes_to_render=None,
+        base,
+        n_episodes=n_episodes,
+        batch_size=base.batch_size or max(vector.num_envs for vector in vectors),
+        render=f"first:{max_episodes_rendered}" if max_episodes_rendered else "none",
+        n_episodes_to_render=None,
         seed=1000 if start_seed is None else start_seed,
-        use_async_envs=base.use_async_envs and all(
-            vector.pool.use_async_envs or (vector.num_envs == 1 and isinstance(vector.factories[0], EnvFactory)) for vector in vectors
+        use_async_envs=base.use_async_envs
+        and all(
+            vector.pool.use_async_envs
+            or (vector.num_envs == 1 and isinstance(vector.factories[0], EnvFactory))
+            for vector in vectors
         ),
     )
     benchmark.choose_gl(films=bool(max_episodes_rendered))
@@ -207,17 +272,40 @@ def eval_policy_all(
     rule = config.render_rule
 
     def video_path_of(spec: EpisodeSpec) -> Path | None:
-        return Path(videos_dir) / video_name(spec.suite, spec.task_id, spec.episode_index) if videos_dir is not None and rule.wanted(spec) else None
+        return (
+            Path(videos_dir) / video_name(spec.suite, spec.task_id, spec.episode_index)
+            if videos_dir is not None and rule.wanted(spec)
+            else None
+        )
 
-    runner = make_runner(benchmark, policy, config, video_path_of=video_path_of, processors=(env_preprocessor, env_postprocessor))
+    runner = make_runner(
+        benchmark,
+        policy,
+        config,
+        video_path_of=video_path_of,
+        processors=(env_preprocessor, env_postprocessor),
+    )
     records = sorted(runner.run(), key=lambda record: record.key)
     if runner.stopped:
         raise RuntimeError(runner.stopped)
-    info = build_eval_info(records, eval_s=runner.times.wall_s, tasks=benchmark.tasks, reports_success=benchmark.reports_success)
+    info = build_eval_info(
+        records,
+        eval_s=runner.times.wall_s,
+        tasks=benchmark.tasks,
+        reports_success=benchmark.reports_success,
+    )
     silent = unreported_warning(info)
     if silent is not None:
         _log.warning("%s", silent)
-    return info | ({"episodes": [record.to_json() for record in judged_records(records, benchmark.reports_success)]} if return_episode_data else {})
+    return info | (
+        {
+            "episodes": [
+                record.to_json() for record in judged_records(records, benchmark.reports_success)
+            ]
+        }
+        if return_episode_data
+        else {}
+    )
 
 # %% ../../nbs/evaluation/rollout.ipynb #35352139
 def eval_policy(
@@ -248,14 +336,31 @@ def eval_policy(
     from lerobot_nb.evaluation.benchmark import mapping_of
 
     info = eval_policy_all(
-        mapping_of(env), policy, env_preprocessor, env_postprocessor, preprocessor, postprocessor, n_episodes,
-        max_episodes_rendered=max_episodes_rendered, videos_dir=videos_dir, return_episode_data=True, start_seed=start_seed, config=config,
+        mapping_of(env),
+        policy,
+        env_preprocessor,
+        env_postprocessor,
+        preprocessor,
+        postprocessor,
+        n_episodes,
+        max_episodes_rendered=max_episodes_rendered,
+        videos_dir=videos_dir,
+        return_episode_data=True,
+        start_seed=start_seed,
+        config=config,
     )
     aggregated = {name: value for name, value in info["overall"].items() if name != "video_paths"}
     result = {
         "per_episode": [
-            {"episode_ix": one["episode_index"], "sum_reward": one["sum_reward"], "max_reward": one["max_reward"], "success": one["success"], "seed": one["seed"]}
-            for one in info["episodes"] if one["end_reason"] != "error"
+            {
+                "episode_ix": one["episode_index"],
+                "sum_reward": one["sum_reward"],
+                "max_reward": one["max_reward"],
+                "success": one["success"],
+                "seed": one["seed"],
+            }
+            for one in info["episodes"]
+            if one["end_reason"] != "error"
         ],
         "aggregated": aggregated,
     }

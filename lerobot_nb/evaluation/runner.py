@@ -38,15 +38,44 @@ class _WorkGiver:
     """
 
     def __init__(
-        self, plan: Plan, schedule: Schedule, factory_of: Callable[[TaskInfo], EnvFactory], env_config_of: Callable[[TaskInfo], Any], policy: Policy,
-        config: EvalConfig, seats: Seats, endings: Endings, turns: Turns | None, run_folder: Path | None, video_path_of: Callable[[EpisodeSpec], Path | None],
+        self,
+        plan: Plan,
+        schedule: Schedule,
+        factory_of: Callable[[TaskInfo], EnvFactory],
+        env_config_of: Callable[[TaskInfo], Any],
+        policy: Policy,
+        config: EvalConfig,
+        seats: Seats,
+        endings: Endings,
+        turns: Turns | None,
+        run_folder: Path | None,
+        video_path_of: Callable[[EpisodeSpec], Path | None],
     ) -> None:
-        self.plan, self.schedule, self.factory_of, self.env_config_of, self.policy, self.config = plan, schedule, factory_of, env_config_of, policy, config
-        self.seats, self.endings, self.turns, self.run_folder, self.video_path_of = seats, endings, turns, run_folder, video_path_of
-        self._task_indices = {(task.suite, task.task_id): number for number, task in enumerate(plan.tasks)}
+        self.plan, self.schedule, self.factory_of, self.env_config_of, self.policy, self.config = (
+            plan,
+            schedule,
+            factory_of,
+            env_config_of,
+            policy,
+            config,
+        )
+        self.seats, self.endings, self.turns, self.run_folder, self.video_path_of = (
+            seats,
+            endings,
+            turns,
+            run_folder,
+            video_path_of,
+        )
+        self._task_indices = {
+            (task.suite, task.task_id): number for number, task in enumerate(plan.tasks)
+        }
         self._factories: dict[int, EnvFactory] = {}
-        self._env_configs: dict[tuple[str, int], dict[str, Any] | None] = {}       # as plain data, for policies in workers
-        self._only_failures, self._success_at = config.render_rule.only_failures, SuccessAt(config.success_at)
+        # as plain data, for policies in workers
+        self._env_configs: dict[tuple[str, int], dict[str, Any] | None] = {}
+        self._only_failures, self._success_at = (
+            config.render_rule.only_failures,
+            SuccessAt(config.success_at),
+        )
 
     def give(self, seat: Seat) -> None:
         """The next episode for an idle seat, where one is left."""
@@ -88,8 +117,14 @@ class _WorkGiver:
             self._factories[task_index] = self.factory_of(task)
         video_path = self.video_path_of(spec)
         return EpisodeJob(
-            spec, task, self._factories[task_index], self.endings.attempts.number(spec.key), str(self.run_folder) if self.run_folder else None,
-            str(video_path) if video_path else None, self._only_failures, self._success_at,
+            spec,
+            task,
+            self._factories[task_index],
+            self.endings.attempts.number(spec.key),
+            str(self.run_folder) if self.run_folder else None,
+            str(video_path) if video_path else None,
+            self._only_failures,
+            self._success_at,
         )
 
 # %% ../../nbs/evaluation/runner.ipynb #263eb509
@@ -97,12 +132,19 @@ class _AnswerTaker:
     """Takes an answer of a seat's worker, and what follows from it."""
 
     def __init__(self, work: _WorkGiver, config: EvalConfig) -> None:
-        self.work, self.config, self.seats, self.endings, self.turns = work, config, work.seats, work.endings, work.turns
+        self.work, self.config, self.seats, self.endings, self.turns = (
+            work,
+            config,
+            work.seats,
+            work.endings,
+            work.turns,
+        )
 
     def take(self, seat: Seat) -> None:
         """The seat's worker can be read from."""
         worker = seat.worker
-        if seat.phase is Phase.IDLE:                   # readable without work: the process is gone, and no episode with it
+        # readable without work: the process is gone, and no episode with it
+        if seat.phase is Phase.IDLE:
             self.seats.replace(seat)
             return
         try:
@@ -110,15 +152,21 @@ class _AnswerTaker:
                 worker.wait_started(self.config.step_timeout_s)
                 self.work.launch(seat)
                 return
-            # a reply to a chunk is a few bytes that arrive whole: no need to ask again whether they are there
-            value = worker.receive(None if seat.phase is Phase.ACTING else self.config.step_timeout_s)
+            # a reply to a chunk is a few bytes that arrive whole: no need to ask again whether they
+            # are there
+            value = worker.receive(
+                None if seat.phase is Phase.ACTING else self.config.step_timeout_s
+            )
         except WorkerFault as fault:
             self.endings.lose(seat, fault)
             return
-        except (PolicyError, BenchmarkError) as error:      # the policy in the worker, or what an environment reports: the worker is fine, another try would not help
+        except (
+            PolicyError,
+            BenchmarkError,
+        ) as error:  # the policy in the worker, or what an environment reports: the worker is fine, another try would not help
             self.endings.record_error(seat, str(error))
             return
-        except Exception as error:                          # of the environment
+        except Exception as error:  # of the environment
             self.endings.lose(seat, error)
             return
         if seat.phase is Phase.ACTING:
@@ -127,7 +175,7 @@ class _AnswerTaker:
             self._from_whole_episode(seat, value)
         elif seat.phase is Phase.PREPARING:
             self._prepared(seat, value)
-        elif seat.run_again:                                # abandoned
+        elif seat.run_again:  # abandoned
             self.endings.run_again(seat)
         else:
             value.policy_s = seat.policy_s
@@ -135,7 +183,13 @@ class _AnswerTaker:
 
     def _prepared(self, seat: Seat, told: dict[str, Any]) -> None:
         seat.action_space, seat.signature = told["action_space"], told["signature"]
-        seat.episode = Episode(seat.job.spec, told["task"], seat.action_space, seat.job.task.max_episode_steps, told["scene"])
+        seat.episode = Episode(
+            seat.job.spec,
+            told["task"],
+            seat.action_space,
+            seat.job.task.max_episode_steps,
+            told["scene"],
+        )
         self.turns.add_prepared(seat)
 
     def _after_chunk(self, seat: Seat, reply: bytes) -> None:
@@ -152,7 +206,9 @@ class _AnswerTaker:
         """A heartbeat, or the record."""
         if isinstance(value, bytes):
             n_steps, seat.thinking = decode_heartbeat(value)
-            self.seats.allow(seat, float("inf") if seat.thinking else HEARTBEAT_S + self.config.step_timeout_s)
+            self.seats.allow(
+                seat, float("inf") if seat.thinking else HEARTBEAT_S + self.config.step_timeout_s
+            )
             self._count(seat, n_steps)
         else:
             self._count(seat, value.n_steps)
@@ -178,8 +234,8 @@ class Runner:
     policy
         Its `placement` must be one that it allows.
     env_config_of
-        The configuration of a task's environment, whose processors a "torch" policy in a worker needs; None without
-        one.
+        The configuration of a task's environment, whose processors a "torch" policy in a worker
+        needs; None without one.
     batcher
         Makes the batches for a policy in the driver.
     placement
@@ -191,13 +247,29 @@ class Runner:
     """
 
     def __init__(
-        self, plan: Plan, factory_of: Callable[[TaskInfo], EnvFactory], policy: Policy, config: EvalConfig, *,
-        env_config_of: Callable[[TaskInfo], Any] = lambda task: None, batcher: Batcher | None = None, placement: str = "driver", done: Iterable[tuple[str, int, int]] = (),
-        run_folder: Path | None = None, video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None, preload: tuple[str, ...] = (),
+        self,
+        plan: Plan,
+        factory_of: Callable[[TaskInfo], EnvFactory],
+        policy: Policy,
+        config: EvalConfig,
+        *,
+        env_config_of: Callable[[TaskInfo], Any] = lambda task: None,
+        batcher: Batcher | None = None,
+        placement: str = "driver",
+        done: Iterable[tuple[str, int, int]] = (),
+        run_folder: Path | None = None,
+        video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None,
+        preload: tuple[str, ...] = (),
         schedule: Schedule | None = None,
     ) -> None:
         _check_placement(policy, placement)
-        self.plan, self.config, self.policy, self.placement, self.preload = plan, config, policy, placement, preload
+        self.plan, self.config, self.policy, self.placement, self.preload = (
+            plan,
+            config,
+            policy,
+            placement,
+            preload,
+        )
         self.schedule: Schedule = PlanSchedule(plan, done) if schedule is None else schedule
         self.n_to_run = self.schedule.n_left
         n_to_run = max(1, self.n_to_run)
@@ -211,11 +283,22 @@ class Runner:
         self._turns: Turns | None = None
         if placement == "driver":
             self._caller = PolicyCaller(policy, batcher)
-            self._turns = (LockStep if policy.lock_step else OwnPace)(self._caller, self._seats, self._endings, config, self.slots, self.max_batch)
+            self._turns = (LockStep if policy.lock_step else OwnPace)(
+                self._caller, self._seats, self._endings, config, self.slots, self.max_batch
+            )
             self._endings.leave_turn = self._turns.leave
         self._work = _WorkGiver(
-            plan, self.schedule, factory_of, env_config_of, policy, config, self._seats, self._endings, self._turns,
-            run_folder, video_path_of,
+            plan,
+            self.schedule,
+            factory_of,
+            env_config_of,
+            policy,
+            config,
+            self._seats,
+            self._endings,
+            self._turns,
+            run_folder,
+            video_path_of,
         )
         self._answers = _AnswerTaker(self._work, config)
 
@@ -234,7 +317,9 @@ class Runner:
         self._endings.n_errors = count
 
     def run(self) -> Iterator[EpisodeRecord]:
-        """Records in the order in which episodes end. Workers are gone when the iteration ends, also by an exception or by closing the generator."""
+        """Records in the order in which episodes end. Workers are gone when the iteration ends,
+        also by an exception or by closing the generator.
+        """
         began = time.perf_counter()
         preload_modules((*self.preload, "lerobot_nb.evaluation.host"))
         self._endings.check_error_rate()
@@ -255,10 +340,17 @@ class Runner:
     def slot_seconds(self) -> float:
         """Seconds in which slots held an episode until now, added up over slots."""
         now = time.perf_counter()
-        return self.times.slot_s + sum(now - seat.begun for seat in self._seats if seat.holds_episode)
+        return self.times.slot_s + sum(
+            now - seat.begun for seat in self._seats if seat.holds_episode
+        )
 
     def _loop(self) -> Iterator[EpisodeRecord]:
-        seats, schedule, records, turns = self._seats, self.schedule, self._endings.records, self._turns
+        seats, schedule, records, turns = (
+            self._seats,
+            self.schedule,
+            self._endings.records,
+            self._turns,
+        )
         while True:
             for seat in seats:
                 if seat.phase is Phase.IDLE and schedule.n_left:
@@ -270,17 +362,31 @@ class Runner:
                 yield records.popleft()
             if self.stopped:
                 return
-            # nothing to compute: wait for a worker. With something computed: only take what is there already.
-            for seat in seats.answered(0.0 if acted else turns.patience_s() if turns is not None else LOOK_AROUND_S):
+            # nothing to compute: wait for a worker. With something computed: only take what is
+            # there already.
+            for seat in seats.answered(
+                0.0 if acted else turns.patience_s() if turns is not None else LOOK_AROUND_S
+            ):
                 self._answers.take(seat)
             for seat in seats.overdue():
-                allowed = {Phase.STARTING: "start", Phase.PREPARING: "build and reset"}.get(seat.phase, "step")
-                self._endings.lose(seat, WorkerHung(f"worker {seat.number} gave no answer in the time allowed to {allowed}"))
+                allowed = {Phase.STARTING: "start", Phase.PREPARING: "build and reset"}.get(
+                    seat.phase, "step"
+                )
+                self._endings.lose(
+                    seat,
+                    WorkerHung(
+                        f"worker {seat.number} gave no answer in the time allowed to {allowed}"
+                    ),
+                )
 
 
 def _check_placement(policy: Policy, placement: str) -> None:
     """ValueError for a policy that can't run there."""
     if placement not in policy.placements:
-        raise ValueError(f"policy {policy.name!r} does not run in placement={placement!r}; it allows {', '.join(policy.placements)}")
+        raise ValueError(
+            f"policy {policy.name!r} does not run in placement={placement!r}; it allows {', '.join(policy.placements)}"
+        )
     if placement == "worker" and policy.spec is None:
-        raise ValueError(f"policy {policy.name!r} is a Python object that no worker can build; use placement='driver', or pass 'my_module:MyPolicy'")
+        raise ValueError(
+            f"policy {policy.name!r} is a Python object that no worker can build; use placement='driver', or pass 'my_module:MyPolicy'"
+        )

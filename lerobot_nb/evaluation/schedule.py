@@ -22,10 +22,14 @@ class Schedule(Protocol):
 
     @property
     def n_left(self) -> int:
-        """Episodes that can be handed out now. 0 does not mean that all are done: one that is under way may be put back."""
+        """Episodes that can be handed out now. 0 does not mean that all are done: one that is under
+        way may be put back.
+        """
 
     def take(self, current: int | None = None) -> EpisodeSpec | None:
-        """The next episode for a worker that holds the simulator of task number `current` of the plan (None: of no task); None where nothing is left."""
+        """The next episode for a worker that holds the simulator of task number `current` of the
+        plan (None: of no task); None where nothing is left.
+        """
 
     def put_back(self, spec: EpisodeSpec) -> None:
         """Hand the episode out again, to whoever comes next."""
@@ -48,7 +52,8 @@ class PlanSchedule:
             self._skip[self._index[suite, task_id]][episode_index] = 1
         self._next = [0] * len(plan.tasks)
         self._left = [plan.n_episodes - sum(skip) for skip in self._skip]
-        self._fresh = deque(number for number, left in enumerate(self._left) if left)       # tasks that nobody has begun
+        # tasks that nobody has begun
+        self._fresh = deque(number for number, left in enumerate(self._left) if left)
         self._again: deque[EpisodeSpec] = deque()
         self._workers = [0] * len(plan.tasks)
 
@@ -87,7 +92,9 @@ class PlanSchedule:
             number = self._fresh.popleft()
             if self._left[number]:
                 return number
-        number = max(range(len(self._left)), key=lambda task: self._left[task] / (self._workers[task] + 1))
+        number = max(
+            range(len(self._left)), key=lambda task: self._left[task] / (self._workers[task] + 1)
+        )
         return number if self._left[number] else None
 
     def put_back(self, spec: EpisodeSpec) -> None:

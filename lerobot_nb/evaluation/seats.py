@@ -26,17 +26,19 @@ from ..policies.base import Episode
 # %% ../../nbs/evaluation/seats.ipynb #a033a6d4
 class Phase(str, Enum):
     """What a seat is doing."""
+
     IDLE = "idle"
-    STARTING = "starting"                    # the process comes up
-    PREPARING = "preparing"                  # builds and resets
-    PREPARED = "prepared"                    # waits for a slot
-    WAITING = "waiting"                      # waits for the policy
-    ACTING = "acting"                        # executes a chunk
-    RUNNING_EPISODE = "running episode"      # from the first step to the last, with the policy in the worker
-    ABANDONING = "abandoning"                # throws away what is left of the episode
+    STARTING = "starting"  # the process comes up
+    PREPARING = "preparing"  # builds and resets
+    PREPARED = "prepared"  # waits for a slot
+    WAITING = "waiting"  # waits for the policy
+    ACTING = "acting"  # executes a chunk
+    # from the first step to the last, with the policy in the worker
+    RUNNING_EPISODE = "running episode"
+    ABANDONING = "abandoning"  # throws away what is left of the episode
 
 
-_NONE: Any = None             # of fields that are set in every phase in which they are read
+_NONE: Any = None  # of fields that are set in every phase in which they are read
 
 
 @dataclass(eq=False)
@@ -68,6 +70,7 @@ class Seat:
     looked_at
         Lock-step: the last observation, for rows whose episode is over.
     """
+
     number: int
     worker: Worker | LocalWorker = _NONE
     phase: Phase = Phase.IDLE
@@ -93,13 +96,22 @@ class Seat:
 
     def clear(self) -> None:
         """The episode is over for this seat."""
-        self.phase, self.deadline, self.looked_at, self.episode, self.job = Phase.IDLE, float("inf"), None, _NONE, _NONE
+        self.phase, self.deadline, self.looked_at, self.episode, self.job = (
+            Phase.IDLE,
+            float("inf"),
+            None,
+            _NONE,
+            _NONE,
+        )
         self.slot, self.run_again, self.alone, self.thinking = None, False, False, False
 
 # %% ../../nbs/evaluation/seats.ipynb #80cdf312
 @dataclass
 class RunnerTimes:
-    """Where the time went, in seconds. `slot_s` adds up over slots; the other times are those of the caller's thread."""
+    """Where the time went, in seconds. `slot_s` adds up over slots; the other times are those of
+    the caller's thread.
+    """
+
     wall_s: float = 0.0
     policy_s: float = 0.0
     wait_s: float = 0.0
@@ -110,17 +122,25 @@ class RunnerTimes:
     n_replaced_workers: int = 0
 
     def summary(self, slots: int) -> dict[str, Any]:
-        """Plain data for the manifest: times, mean batch, share of the slots' time in which they held an episode."""
+        """Plain data for the manifest: times, mean batch, share of the slots' time in which they
+        held an episode.
+        """
         wall = self.wall_s or 1e-9
         return {
-            "wall_s": self.wall_s, "policy_s": self.policy_s, "wait_s": self.wait_s, "slot_use": min(1.0, self.slot_s / (slots * wall)),
-            "mean_batch": self.n_looks / self.n_batches if self.n_batches else None, "n_steps": self.n_steps,
-            "steps_per_s": self.n_steps / wall, "n_replaced_workers": self.n_replaced_workers,
+            "wall_s": self.wall_s,
+            "policy_s": self.policy_s,
+            "wait_s": self.wait_s,
+            "slot_use": min(1.0, self.slot_s / (slots * wall)),
+            "mean_batch": self.n_looks / self.n_batches if self.n_batches else None,
+            "n_steps": self.n_steps,
+            "steps_per_s": self.n_steps / wall,
+            "n_replaced_workers": self.n_replaced_workers,
         }
 
 # %% ../../nbs/evaluation/seats.ipynb #3f1f1216
 class _SuspensionClock(threading.Thread):
     """Adds up the time in which this process did not run."""
+
     period_s, tolerance_s = 0.25, 0.75
 
     def __init__(self) -> None:
@@ -139,7 +159,9 @@ class _SuspensionClock(threading.Thread):
         self._last_tick = now
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it has ticked lately: after the process has woken up, this thread must notice it first."""
+        """Whether it has ticked lately: after the process has woken up, this thread must notice it
+        first.
+        """
         return now - self._last_tick < self.period_s + self.tolerance_s
 
     def take_suspended_s(self) -> float:
@@ -151,7 +173,7 @@ class _SuspensionClock(threading.Thread):
         self._stopped.set()
 
 # %% ../../nbs/evaluation/seats.ipynb #748a7996
-LOOK_AROUND_S = 0.25          # how often deadlines are looked at
+LOOK_AROUND_S = 0.25  # how often deadlines are looked at
 
 
 class Seats:
@@ -166,7 +188,7 @@ class Seats:
     def __init__(self, count: int, config: EvalConfig, host: str, times: RunnerTimes) -> None:
         self.config, self.host, self.times = config, host, times
         self._seats = [Seat(number) for number in range(count)]
-        self._answered_here: deque[Seat] = deque()          # seats whose worker lives in this process
+        self._answered_here: deque[Seat] = deque()  # seats whose worker lives in this process
         self._next_look_around = 0.0
 
     def __iter__(self) -> Iterator[Seat]:
@@ -186,10 +208,17 @@ class Seats:
             self._clock.stop()
 
     def start(self, seat: Seat) -> bool:
-        """Start a worker where the seat has none. True where its process comes up meanwhile: the seat is `STARTING`. WorkerFault where it can't be started."""
+        """Start a worker where the seat has none. True where its process comes up meanwhile: the
+        seat is `STARTING`. WorkerFault where it can't be started.
+        """
         if seat.worker is not None:
             return False
-        worker = seat.worker = start_worker(self.config.use_async_envs, self.host, f"worker {seat.number}", self.config.start_timeout_s)
+        worker = seat.worker = start_worker(
+            self.config.use_async_envs,
+            self.host,
+            f"worker {seat.number}",
+            self.config.start_timeout_s,
+        )
         if worker.local:
             return False
         self._selector.register(worker.connection, selectors.EVENT_READ, seat)
@@ -214,7 +243,9 @@ class Seats:
             self._answered_here.append(seat)
 
     def answered(self, timeout_s: float) -> list[Seat]:
-        """Seats whose worker has answered, or is gone; waits until there is one, at most `timeout_s`."""
+        """Seats whose worker has answered, or is gone; waits until there is one, at most
+        `timeout_s`.
+        """
         if self._answered_here:
             return [self._answered_here.popleft()]
         if self.config.use_async_envs:
@@ -225,7 +256,9 @@ class Seats:
         return []
 
     def overdue(self) -> list[Seat]:
-        """Seats whose worker has not answered in time. Looks only now and then; time in which this process was suspended does not count."""
+        """Seats whose worker has not answered in time. Looks only now and then; time in which this
+        process was suspended does not count.
+        """
         now = time.monotonic()
         if now <= self._next_look_around or not self._clock.is_fresh(now):
             return []
@@ -233,7 +266,12 @@ class Seats:
         suspended_s = self._clock.take_suspended_s()
         for seat in self._seats:
             seat.deadline += suspended_s
-        return [seat for seat in self._seats if now > seat.deadline and not seat.worker.connection.poll(0)]       # an answer that waits to be read is in time
+        # an answer that waits to be read is in time
+        return [
+            seat
+            for seat in self._seats
+            if now > seat.deadline and not seat.worker.connection.poll(0)
+        ]
 
     def replace(self, seat: Seat) -> None:
         """End the seat's worker at once; the next episode starts a new one."""

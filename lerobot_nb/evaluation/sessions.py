@@ -19,7 +19,12 @@ from ..envs.base import EpisodeSpec
 from ..envs.config import EnvConfig
 from .benchmark import Benchmark, make_runner
 from .config import EvalConfig
-from .interrupts import interrupts_ignored, log_file, os_error_of, signals_raise
+from lerobot_nb.evaluation.interrupts import (
+    interrupts_ignored,
+    log_file,
+    os_error_of,
+    signals_raise,
+)
 from .plan import Plan
 from ..policies.base import Policy
 from ..results.escaping import terminal_text
@@ -34,12 +39,15 @@ _log = logging.getLogger(__name__)
 @dataclass
 class FinishedEpisodes:
     """The episodes of earlier sessions that stand: their keys, and their counts."""
+
     keys: set[tuple[str, int, int]] = field(default_factory=set)
     tally: EpisodeTally = field(default_factory=EpisodeTally)
     n_steps: int = 0
 
     @classmethod
-    def among(cls, records: Iterable[EpisodeRecord], retry_errors: bool, reports_success: bool = False) -> "FinishedEpisodes":
+    def among(
+        cls, records: Iterable[EpisodeRecord], retry_errors: bool, reports_success: bool = False
+    ) -> "FinishedEpisodes":
         """Parameters
         ----------
         retry_errors
@@ -58,44 +66,84 @@ class FinishedEpisodes:
 
 # %% ../../nbs/evaluation/sessions.ipynb #050a4020
 def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a run that is resumed: the new one, with start, command and sessions of the old one.
+    """The manifest of a run that is resumed: the new one, with start, command and sessions of the
+    old one.
 
-    RunFolderError, naming it, where something that decides results has changed. Other versions of packages are warnings.
+    RunFolderError, naming it, where something that decides results has changed. Other versions of
+    packages are warnings.
     """
     old: dict[str, Any] = {**folder.manifest()}
-    old["protocol"] = {"success_at": "ever", "reports_success": reports_success(manifest)} | (old.get("protocol") or {})       # older runs did not record it
+    # older runs did not record it
+    old["protocol"] = {"success_at": "ever", "reports_success": reports_success(manifest)} | (
+        old.get("protocol") or {}
+    )
     if old.get("env_config"):
-        old["env_config"] = EnvConfig.from_dict(old["env_config"]).to_dict()            # fields that came later have their defaults
+        # fields that came later have their defaults
+        old["env_config"] = EnvConfig.from_dict(old["env_config"]).to_dict()
     different = []
-    for part, ignored in (("plan", ()), ("env_config", ("render_mode",)), ("protocol", ()), ("policy", ())):
-        different += _differences(part, _without(old.get(part), ignored), _without(manifest[part], ignored))
+    for part, ignored in (
+        ("plan", ()),
+        ("env_config", ("render_mode",)),
+        ("protocol", ()),
+        ("policy", ()),
+    ):
+        different += _differences(
+            part, _without(old.get(part), ignored), _without(manifest[part], ignored)
+        )
     if different:
         raise RunFolderError(
-            f"{folder.path} can't be resumed, because it was started differently:\n  " + "\n  ".join(different)
+            f"{folder.path} can't be resumed, because it was started differently:\n  "
+            + "\n  ".join(different)
             + "\nUse the same arguments, or another output_dir."
         )
     changed = _differences("packages", old.get("packages"), manifest["packages"])
-    warnings = manifest["warnings"] + [f"resumed with other versions than it was started with: {one}" for one in changed]
+    warnings = manifest["warnings"] + [
+        f"resumed with other versions than it was started with: {one}" for one in changed
+    ]
     if manifest["policy_request"] is None and not manifest["policy"].get("weights_sha256"):
-        warnings.append("the policy is a Python object without weights to compare: whether it is the one that the run was started with can't be told")
-    sessions = [session | {"status": RunStatus.KILLED} if session["status"] == RunStatus.RUNNING else session for session in old["sessions"]]
-    return manifest | {"started": old["started"], "command": old["command"], "sessions": sessions, "warnings": warnings}
+        warnings.append(
+            "the policy is a Python object without weights to compare: whether it is the one that the run was started with can't be told"
+        )
+    sessions = [
+        session | {"status": RunStatus.KILLED}
+        if session["status"] == RunStatus.RUNNING
+        else session
+        for session in old["sessions"]
+    ]
+    return manifest | {
+        "started": old["started"],
+        "command": old["command"],
+        "sessions": sessions,
+        "warnings": warnings,
+    }
 
 
-def finished_episodes(folder: RunFolder, retry_errors: bool, has_success: bool = False) -> FinishedEpisodes:
+def finished_episodes(
+    folder: RunFolder, retry_errors: bool, has_success: bool = False
+) -> FinishedEpisodes:
     """What stands of the records in a run folder. has_success: see `FinishedEpisodes.among`."""
     return FinishedEpisodes.among(folder.every_record(), retry_errors, has_success)
 
 
 def _without(data: Any, names: tuple[str, ...]) -> Any:
-    return {name: value for name, value in data.items() if name not in names} if isinstance(data, dict) else data
+    return (
+        {name: value for name, value in data.items() if name not in names}
+        if isinstance(data, dict)
+        else data
+    )
 
 
 def _differences(where: str, old: Any, new: Any) -> list[str]:
     """Lines that name what differs between two pieces of plain data."""
     if isinstance(old, dict) and isinstance(new, dict):
-        return [line for name in sorted({*old, *new}) for line in _differences(f"{where}.{name}", old.get(name), new.get(name))]
-    if old == new or (isinstance(old, list) and isinstance(new, (list, tuple)) and list(new) == old):
+        return [
+            line
+            for name in sorted({*old, *new})
+            for line in _differences(f"{where}.{name}", old.get(name), new.get(name))
+        ]
+    if old == new or (
+        isinstance(old, list) and isinstance(new, (list, tuple)) and list(new) == old
+    ):
         return []
     old_text, new_text = (json.dumps(value, default=str) for value in (old, new))
     if old_text == new_text:
@@ -114,18 +162,28 @@ class SessionOutcome:
     status
         FINISHED, or STOPPED (too many errors), with the reason.
     """
+
     status: RunStatus
     reason: str | None
     eval_info: dict[str, Any]
 
 
 def run_session(
-    folder: RunFolder, manifest: dict[str, Any], plan: Plan, benchmark: Benchmark, policy: Policy, placement: str, config: EvalConfig, finished: FinishedEpisodes,
-    progress: Any, command: str,
+    folder: RunFolder,
+    manifest: dict[str, Any],
+    plan: Plan,
+    benchmark: Benchmark,
+    policy: Policy,
+    placement: str,
+    config: EvalConfig,
+    finished: FinishedEpisodes,
+    progress: Any,
+    command: str,
 ) -> SessionOutcome:
     """Run what is left of the plan. The manifest is completed and written.
 
-    What ends the session early (KeyboardInterrupt, SystemExit, a full disk) is raised again when the folder is in order.
+    What ends the session early (KeyboardInterrupt, SystemExit, a full disk) is raised again when
+    the folder is in order.
 
     Parameters
     ----------
@@ -139,20 +197,42 @@ def run_session(
     rule = config.render_rule
 
     def video_path_of(spec: EpisodeSpec) -> Path | None:
-        return folder.new_video(folder.videos, spec.suite, spec.task_id, spec.episode_index) if rule.wanted(spec) else None
+        return (
+            folder.new_video(folder.videos, spec.suite, spec.task_id, spec.episode_index)
+            if rule.wanted(spec)
+            else None
+        )
 
     runner = make_runner(
-        benchmark, policy, config, plan=plan, placement=placement, done=finished.keys, run_folder=folder.path, video_path_of=video_path_of,
+        benchmark,
+        policy,
+        config,
+        plan=plan,
+        placement=placement,
+        done=finished.keys,
+        run_folder=folder.path,
+        video_path_of=video_path_of,
     )
     runner.n_errors = finished.tally.counts.n_errors
     manifest["runner"] = {
-        "placement": placement, "slots": runner.slots, "n_spare": runner.n_spare, "max_batch": runner.max_batch, "lock_step": policy.lock_step,
+        "placement": placement,
+        "slots": runner.slots,
+        "n_spare": runner.n_spare,
+        "max_batch": runner.max_batch,
+        "lock_step": policy.lock_step,
         "use_async_envs": config.use_async_envs,
     }
-    session = {"started": now(), "ended": None, "status": RunStatus.RUNNING, "command": command, "times": None}
+    session = {
+        "started": now(),
+        "ended": None,
+        "status": RunStatus.RUNNING,
+        "command": command,
+        "times": None,
+    }
     manifest["sessions"] = [*manifest["sessions"], session]
     folder.write_manifest(manifest)
-    folder.remove_eval_info()       # sums of an earlier session are no longer true; nobody shall read them if this one is killed
+    # sums of an earlier session are no longer true; nobody shall read them if this one is killed
+    folder.remove_eval_info()
     folder.delete_unrecorded_videos()
 
     status, reason = RunStatus.INTERRUPTED, None
@@ -160,33 +240,64 @@ def run_session(
         for warning in manifest["warnings"]:
             _log.warning("%s", warning)
         _log.info(
-            "episodes to run: %d; slots: %d; spare workers: %d; policy %s in the %s", runner.n_to_run, runner.slots, runner.n_spare, policy.name, placement,
+            "episodes to run: %d; slots: %d; spare workers: %d; policy %s in the %s",
+            runner.n_to_run,
+            runner.slots,
+            runner.n_spare,
+            policy.name,
+            placement,
             extra={"event": "start"},
         )
         try:
-            _run_episodes(runner, folder, finished, progress, f"{benchmark.name}, {policy.name}", manifest["warnings"])
-            status, reason = (RunStatus.STOPPED, runner.stopped) if runner.stopped else (RunStatus.FINISHED, None)
+            _run_episodes(
+                runner,
+                folder,
+                finished,
+                progress,
+                f"{benchmark.name}, {policy.name}",
+                manifest["warnings"],
+            )
+            status, reason = (
+                (RunStatus.STOPPED, runner.stopped)
+                if runner.stopped
+                else (RunStatus.FINISHED, None)
+            )
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
-            _log.info("the run ends early: %s", reason, extra={"event": "stop"})        # the exception itself tells the caller
+            # the exception itself tells the caller
+            _log.info("the run ends early: %s", reason, extra={"event": "stop"})
             raise
         finally:
             with interrupts_ignored():
-                session |= {"ended": now(), "status": status, "times": runner.times.summary(runner.slots)}
-                manifest |= {"status": status, "reason": reason, "ended": now(), "times": session["times"]}
+                session |= {
+                    "ended": now(),
+                    "status": status,
+                    "times": runner.times.summary(runner.slots),
+                }
+                manifest |= {
+                    "status": status,
+                    "reason": reason,
+                    "ended": now(),
+                    "times": session["times"],
+                }
                 eval_info: dict[str, Any] = {}
-                failures = [failure for failure in (
-                    os_error_of(lambda: folder.write_manifest(manifest)),
-                    os_error_of(folder.delete_unrecorded_videos),
-                    os_error_of(lambda: eval_info.update(write_sums(folder, manifest, plan))),
-                    os_error_of(lambda: progress.close() if progress is not None else None),
-                ) if failure is not None]
+                failures = [
+                    failure
+                    for failure in (
+                        os_error_of(lambda: folder.write_manifest(manifest)),
+                        os_error_of(folder.delete_unrecorded_videos),
+                        os_error_of(lambda: eval_info.update(write_sums(folder, manifest, plan))),
+                        os_error_of(lambda: progress.close() if progress is not None else None),
+                    )
+                    if failure is not None
+                ]
                 for failure in failures:
                     _log.error("the run folder could not be finished: %s", failure)
-        if failures:                                  # without another exception on its way, this one is raised
+        if failures:  # without another exception on its way, this one is raised
             raise failures[0]
         if reason:
-            _log.info("stopped: %s", reason, extra={"event": "stop"})                   # the caller reads it in `EvalRun.reason`
+            # the caller reads it in `EvalRun.reason`
+            _log.info("stopped: %s", reason, extra={"event": "stop"})
     return SessionOutcome(status, reason, eval_info)
 
 # %% ../../nbs/evaluation/sessions.ipynb #c62d3d51
@@ -195,19 +306,33 @@ def now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _run_episodes(runner: Any, folder: RunFolder, finished: FinishedEpisodes, progress: Any, description: str, warnings: list[str]) -> None:
+def _run_episodes(
+    runner: Any,
+    folder: RunFolder,
+    finished: FinishedEpisodes,
+    progress: Any,
+    description: str,
+    warnings: list[str],
+) -> None:
     """Every record goes to the folder, then to the display."""
     if progress is not None:
         for warning in warnings:
             progress.log(warning)
         progress.start(len(runner.plan), description, len(finished.keys), finished.tally)
-    with contextlib.closing(runner.run()) as records:        # closed at once, also where a traceback keeps this frame alive
+    # closed at once, also where a traceback keeps this frame alive
+    with contextlib.closing(runner.run()) as records:
         for record in records:
             folder.append(record)
             if record.error is not None:
                 _log.warning(
-                    "episode %s: %s", terminal_text("{}/{}/{}".format(*record.key)), terminal_text(record.error.strip().splitlines()[0]),
-                    extra={"event": "error", "episode": "{}/{}/{}".format(*record.key), "attempt": record.attempt},
+                    "episode %s: %s",
+                    terminal_text("{}/{}/{}".format(*record.key)),
+                    terminal_text(record.error.strip().splitlines()[0]),
+                    extra={
+                        "event": "error",
+                        "episode": "{}/{}/{}".format(*record.key),
+                        "attempt": record.attempt,
+                    },
                 )
             if progress is not None:
                 progress.update(record, finished.n_steps + runner.times.n_steps)
@@ -216,8 +341,14 @@ def _run_episodes(runner: Any, folder: RunFolder, finished: FinishedEpisodes, pr
 def write_sums(folder: RunFolder, manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """Write eval_info.json, from the records on disk."""
     times = [one["times"] for one in manifest["sessions"]]
-    eval_s = None if None in times else sum(one["wall_s"] for one in times)         # nobody knows how long a session took that was killed
-    eval_info = build_eval_info(folder.every_record(), eval_s=eval_s, tasks=plan.tasks, reports_success=reports_success(manifest))
+    # nobody knows how long a session took that was killed
+    eval_s = None if None in times else sum(one["wall_s"] for one in times)
+    eval_info = build_eval_info(
+        folder.every_record(),
+        eval_s=eval_s,
+        tasks=plan.tasks,
+        reports_success=reports_success(manifest),
+    )
     silent = unreported_warning(eval_info)
     if silent is not None:
         _log.warning("%s", silent)

@@ -8,8 +8,8 @@ __all__ = ['engine_steps_per_s', 'in_turns', 'bare_metaworld_steps_per_s', 'asyn
 
 # %% ../../nbs/evaluation/speed.ipynb #9f3220e2
 import argparse
-import functools
 import contextlib
+import functools
 import json
 import multiprocessing
 import queue
@@ -30,29 +30,58 @@ from .runner import Runner
 from ..policies.base import Episode, Policy, make_policy
 
 # %% ../../nbs/evaluation/speed.ipynb #f289e46c
-def engine_steps_per_s(env_config: Any, policy: Policy, config: EvalConfig, placement: str) -> dict[str, float]:
-    """Steps per second of a plan, and the share of the time in which slots held an episode; start-up and end left out."""
-    return _in_the_middle(make_runner(make_benchmark(env_config, policy, films=False), policy, config, placement=placement))
+def engine_steps_per_s(
+    env_config: Any, policy: Policy, config: EvalConfig, placement: str
+) -> dict[str, float]:
+    """Steps per second of a plan, and the share of the time in which slots held an episode;
+    start-up and end left out.
+    """
+    return _in_the_middle(
+        make_runner(
+            make_benchmark(env_config, policy, films=False), policy, config, placement=placement
+        )
+    )
 
 
 def _in_the_middle(runner: Runner) -> dict[str, float]:
-    """Run it all, and measure between start-up (until each worker, spares too, could end three episodes) and the end, where slots run dry."""
-    snapshots, first, last = {}, 3 * (runner.slots + runner.n_spare), len(runner.plan) - runner.slots
+    """Run it all, and measure between start-up (until each worker, spares too, could end three
+    episodes) and the end, where slots run dry.
+    """
+    snapshots, first, last = (
+        {},
+        3 * (runner.slots + runner.n_spare),
+        len(runner.plan) - runner.slots,
+    )
     if first >= last:
-        raise ValueError(f"{len(runner.plan)} episodes in {runner.slots} slots with {runner.n_spare} spare workers leave nothing to measure between start-up and end; give more episodes")
+        raise ValueError(
+            f"{len(runner.plan)} episodes in {runner.slots} slots with {runner.n_spare} spare workers leave nothing to measure between start-up and end; give more episodes"
+        )
     for number, _ in enumerate(runner.run(), start=1):
         if number in (first, last):
             times = runner.times
-            snapshots[number] = time.perf_counter(), times.n_steps, runner.slot_seconds(), times.policy_s, times.n_looks, time.process_time()
-    elapsed, n_steps, slot_s, policy_s, n_looks, cpu_s = (end - begin for begin, end in zip(snapshots[first], snapshots[last]))
+            snapshots[number] = (
+                time.perf_counter(),
+                times.n_steps,
+                runner.slot_seconds(),
+                times.policy_s,
+                times.n_looks,
+                time.process_time(),
+            )
+    elapsed, n_steps, slot_s, policy_s, n_looks, cpu_s = (
+        end - begin for begin, end in zip(snapshots[first], snapshots[last])
+    )
     return {
-        "steps_per_s": n_steps / elapsed, "slot_use": slot_s / (runner.slots * elapsed),
-        "s_per_look": (elapsed - policy_s) / n_looks if n_looks else 0.0, "driver_cpu_s_per_look": (cpu_s - policy_s) / n_looks if n_looks else 0.0,
+        "steps_per_s": n_steps / elapsed,
+        "slot_use": slot_s / (runner.slots * elapsed),
+        "s_per_look": (elapsed - policy_s) / n_looks if n_looks else 0.0,
+        "driver_cpu_s_per_look": (cpu_s - policy_s) / n_looks if n_looks else 0.0,
     }
 
 
 def in_turns(measurements: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
-    """Each measurement `repeats` times, in turns, so that a drift of the machine meets all of them; medians."""
+    """Each measurement `repeats` times, in turns, so that a drift of the machine meets all of them;
+    medians.
+    """
     values: dict[str, list[float]] = {name: [] for name in measurements}
     for _ in range(repeats):
         for name, measure in measurements.items():
@@ -94,14 +123,20 @@ def bare_metaworld_steps_per_s(task: str, n_episodes: int, n_processes: int) -> 
     """Steps per second of `n_processes` bare loops over the same seeds that the engine runs."""
     context = multiprocessing.get_context("spawn")
     ready, go, results = context.Semaphore(0), context.Event(), context.Queue()
-    seeds = [list(range(1000 + number, 1000 + n_episodes, n_processes)) for number in range(n_processes)]
-    processes = [context.Process(target=_bare_metaworld, args=(task, part, ready, go, results), daemon=True) for part in seeds]
+    seeds = [
+        list(range(1000 + number, 1000 + n_episodes, n_processes)) for number in range(n_processes)
+    ]
+    processes = [
+        context.Process(target=_bare_metaworld, args=(task, part, ready, go, results), daemon=True)
+        for part in seeds
+    ]
     for process in processes:
         process.start()
     for _ in processes:
         ready.acquire()
     go.set()
-    steps_per_s = sum(float(results.get()) for _ in processes)        # each its own rate: no process waits for the slower one
+    # each its own rate: no process waits for the slower one
+    steps_per_s = sum(float(results.get()) for _ in processes)
     for process in processes:
         process.join()
     return steps_per_s
@@ -118,13 +153,20 @@ class _MakeEnv:
 
 
 def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> float:
-    """Steps per second of `gymnasium.vector.AsyncVectorEnv` with the same environment and the same policy in the driver."""
+    """Steps per second of `gymnasium.vector.AsyncVectorEnv` with the same environment and the same
+    policy in the driver.
+    """
     from lerobot_nb.envs.base import EpisodeSpec
 
     task = env_config.tasks()[0]
     policy = make_policy("expert", env_config)
-    env = gymnasium.vector.AsyncVectorEnv([_MakeEnv(env_config.env_factory(task))] * n_envs, context="spawn")
-    episodes = [Episode(EpisodeSpec(task.suite, task.task_id, slot, 1000 + slot), task) for slot in range(n_envs)]
+    env = gymnasium.vector.AsyncVectorEnv(
+        [_MakeEnv(env_config.env_factory(task))] * n_envs, context="spawn"
+    )
+    episodes = [
+        Episode(EpisodeSpec(task.suite, task.task_id, slot, 1000 + slot), task)
+        for slot in range(n_envs)
+    ]
     observation, _ = env.reset(seed=[1000 + slot for slot in range(n_envs)])
     for slot in range(n_envs):
         policy.begin_episode(slot, episodes[slot])
@@ -134,7 +176,7 @@ def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> 
             began, count = time.perf_counter(), 0
         actions = policy.predict(range(n_envs), observation)[:, 0]
         observation, _, terminated, truncated, _ = env.step(actions)
-        count += int((~ended).sum())                       # the step after an episode's end only resets
+        count += int((~ended).sum())  # the step after an episode's end only resets
         ended = terminated | truncated
         for slot in np.flatnonzero(ended).tolist():
             policy.end_episode(slot)
@@ -144,38 +186,55 @@ def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> 
     return count / elapsed
 
 # %% ../../nbs/evaluation/speed.ipynb #75892236
-def metaworld_speed(task: str = "push-v3", n_episodes: int = 300, repeats: int = 3, cores: int = 2) -> dict[str, float]:
+def metaworld_speed(
+    task: str = "push-v3", n_episodes: int = 300, repeats: int = 3, cores: int = 2
+) -> dict[str, float]:
     """Steps per second and ratios of state evaluation with the scripted expert.
 
     worker: policy in the workers, as many as `cores`. driver: 8 slots, the policy in the driver.
     """
     from lerobot_nb.envs.config import make_env_config
 
-    env_config = make_env_config("metaworld", task=task, obs_type="state", render_mode=None, privileged=True)
+    env_config = make_env_config(
+        "metaworld", task=task, obs_type="state", render_mode=None, privileged=True
+    )
 
     def expert() -> Policy:
         return make_policy("expert", env_config)
 
-    found = in_turns({
-        "bare_loops": lambda: bare_metaworld_steps_per_s(task, n_episodes, cores),
-        "worker": lambda: engine_steps_per_s(env_config, expert(), EvalConfig(n_episodes, batch_size=cores), "worker")["steps_per_s"],
-        "driver": lambda: engine_steps_per_s(env_config, expert(), EvalConfig(n_episodes, batch_size=8), "driver")["steps_per_s"],
-        "async_vector_env": lambda: async_vector_env_steps_per_s(env_config, 8, 3 * n_episodes),
-    }, repeats)
+    found = in_turns(
+        {
+            "bare_loops": lambda: bare_metaworld_steps_per_s(task, n_episodes, cores),
+            "worker": lambda: engine_steps_per_s(
+                env_config, expert(), EvalConfig(n_episodes, batch_size=cores), "worker"
+            )["steps_per_s"],
+            "driver": lambda: engine_steps_per_s(
+                env_config, expert(), EvalConfig(n_episodes, batch_size=8), "driver"
+            )["steps_per_s"],
+            "async_vector_env": lambda: async_vector_env_steps_per_s(env_config, 8, 3 * n_episodes),
+        },
+        repeats,
+    )
     return found | {
-        "worker / bare_loops": found["worker"] / found["bare_loops"], "driver / bare_loops": found["driver"] / found["bare_loops"],
+        "worker / bare_loops": found["worker"] / found["bare_loops"],
+        "driver / bare_loops": found["driver"] / found["bare_loops"],
         "driver / async_vector_env": found["driver"] / found["async_vector_env"],
     }
 
 # %% ../../nbs/evaluation/speed.ipynb #d5fe0cdb
-def waiting_env(step_s: float = 0.001, reset_s: float = 0.02, shortest: int = 10, longest: int = 500) -> Any:
+def waiting_env(
+    step_s: float = 0.001, reset_s: float = 0.02, shortest: int = 10, longest: int = 500
+) -> Any:
     """A Gymnasium environment whose episodes have a heavy tail of lengths, decided by the seed."""
+
     class Waiting(gymnasium.Env):
         metadata = {"render_modes": [], "render_fps": 50}
         observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float64)
         action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 
-        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[np.ndarray, dict[str, Any]]:
             super().reset(seed=seed)
             time.sleep(reset_s)
             self.left = int(shortest * (longest / shortest) ** (self.np_random.random() ** 2))
@@ -190,23 +249,37 @@ def waiting_env(step_s: float = 0.001, reset_s: float = 0.02, shortest: int = 10
 
 
 def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 4) -> dict[str, float]:
-    """Share of the time in which slots held an episode; and what an action chunk costs besides policy and simulator, in milliseconds.
+    """Share of the time in which slots held an episode; and what an action chunk costs besides
+    policy and simulator, in milliseconds.
 
-    round_trip: with one slot, where nothing runs side by side: from the policy's answer to the next question, two processes woken up on the way.
-    driver: the driver's own processor time, with all slots.
+    round_trip: with one slot, where nothing runs side by side: from the policy's answer to the next
+    question, two processes woken up on the way. driver: the driver's own processor time, with all
+    slots.
     """
     from lerobot_nb.envs.base import EnvFactory, TaskInfo
 
     def run(config: EvalConfig, **kwargs: float) -> dict[str, float]:
-        task, factory = TaskInfo("waiting", 0, "waiting", ""), EnvFactory("lerobot_nb.evaluation.speed:waiting_env", kwargs)
-        return _in_the_middle(make_runner(Benchmark("waiting", (task,), {("waiting", 0): factory}), make_policy("random"), config, placement="driver"))
+        task, factory = (
+            TaskInfo("waiting", 0, "waiting", ""),
+            EnvFactory("lerobot_nb.evaluation.speed:waiting_env", kwargs),
+        )
+        return _in_the_middle(
+            make_runner(
+                Benchmark("waiting", (task,), {("waiting", 0): factory}),
+                make_policy("random"),
+                config,
+                placement="driver",
+            )
+        )
 
     busy = dict(step_s=0.0, reset_s=0.0, shortest=400, longest=500)
     heavy_tail = run(EvalConfig(n_episodes, batch_size=slots, n_spare=n_spare))
     alone = run(EvalConfig(30, batch_size=1, n_spare=0), **busy)
     together = run(EvalConfig(60, batch_size=slots, n_spare=0), **busy)
     return {
-        "slot_use": heavy_tail["slot_use"], "round_trip_ms_per_chunk": 1000 * alone["s_per_look"], "driver_ms_per_chunk": 1000 * together["driver_cpu_s_per_look"],
+        "slot_use": heavy_tail["slot_use"],
+        "round_trip_ms_per_chunk": 1000 * alone["s_per_look"],
+        "driver_ms_per_chunk": 1000 * together["driver_cpu_s_per_look"],
     }
 
 # %% ../../nbs/evaluation/speed.ipynb #45b9c2bf
@@ -218,27 +291,44 @@ def _bare_switches(env_config: Any, results: Any) -> None:
         env.step(np.zeros(env.action_space.shape, env.action_space.dtype))
         env.close()
         ends.append(time.perf_counter())
-    results.put({"s": statistics.median(after - before for before, after in zip(ends[1:], ends[2:]))})
+    results.put(
+        {"s": statistics.median(after - before for before, after in zip(ends[1:], ends[2:]))}
+    )
 
 
 def task_switch_speed(repeats: int = 3) -> dict[str, float]:
-    """Median seconds from the end of an episode to the end of a one-step episode of another Meta-World task, in the engine and in a bare loop."""
+    """Median seconds from the end of an episode to the end of a one-step episode of another
+    Meta-World task, in the engine and in a bare loop.
+    """
     from lerobot_nb.envs.config import make_env_config
 
-    env_config = make_env_config("metaworld", task="mt10", obs_type="state", render_mode=None, episode_length=1)
+    env_config = make_env_config(
+        "metaworld", task="mt10", obs_type="state", render_mode=None, episode_length=1
+    )
 
     def engine() -> float:
         policy = make_policy("zero", env_config)
-        runner = make_runner(make_benchmark(env_config, policy, films=False), policy, EvalConfig(1, batch_size=1, n_spare=0), placement="driver")
+        runner = make_runner(
+            make_benchmark(env_config, policy, films=False),
+            policy,
+            EvalConfig(1, batch_size=1, n_spare=0),
+            placement="driver",
+        )
         ends = [time.perf_counter() for _ in runner.run()]
         return statistics.median(after - before for before, after in zip(ends[1:], ends[2:]))
 
-    found = in_turns({"bare_s": lambda: _in_new_process(_bare_switches, env_config)["s"], "engine_s": engine}, repeats)
+    found = in_turns(
+        {"bare_s": lambda: _in_new_process(_bare_switches, env_config)["s"], "engine_s": engine},
+        repeats,
+    )
     return found | {"engine_s - bare_s": found["engine_s"] - found["bare_s"]}
 
 # %% ../../nbs/evaluation/speed.ipynb #f6960340
 class RandomChunks(Policy):
-    """Random actions in chunks of `k`; it gets the images, as a policy that learned from them would."""
+    """Random actions in chunks of `k`; it gets the images, as a policy that learned from them
+    would.
+    """
+
     name, placements, batch_format = "random chunks", ("driver", "worker"), "numpy"
 
     def __init__(self, k: int = 1):
@@ -249,13 +339,18 @@ class RandomChunks(Policy):
         self._generators[slot] = episode.numpy_generator(), episode.action_space
 
     def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
-        return np.stack([
-            generator.uniform(space.low, space.high, (self.k, *space.shape)).astype(np.float32) for generator, space in (self._generators[slot] for slot in slots)
-        ])
+        return np.stack(
+            [
+                generator.uniform(space.low, space.high, (self.k, *space.shape)).astype(np.float32)
+                for generator, space in (self._generators[slot] for slot in slots)
+            ]
+        )
 
 
 def _bare_libero(suite: str, task_id: int, n_steps: int, size: int, results: Any) -> None:
-    """LIBERO's own environment, rendering both cameras at every step: steps per second, and seconds of ten settle steps."""
+    """LIBERO's own environment, rendering both cameras at every step: steps per second, and seconds
+    of ten settle steps.
+    """
     import contextlib
     import io
     import logging
@@ -269,9 +364,13 @@ def _bare_libero(suite: str, task_id: int, n_steps: int, size: int, results: Any
     from libero.libero import benchmark
     from libero.libero.envs import OffScreenRenderEnv
 
-    with contextlib.redirect_stdout(io.StringIO()):             # it prints the order of its tasks
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints the order of its tasks
         tasks = benchmark.get_benchmark_dict()[suite]()
-    env = OffScreenRenderEnv(bddl_file_name=tasks.get_task_bddl_file_path(task_id), camera_heights=size, camera_widths=size)
+    env = OffScreenRenderEnv(
+        bddl_file_name=tasks.get_task_bddl_file_path(task_id),
+        camera_heights=size,
+        camera_widths=size,
+    )
     env.seed(1000)
     env.reset()
     env.set_init_state(tasks.get_task_init_states(task_id)[0])
@@ -293,7 +392,13 @@ def _settle_libero(suite: str, task_id: int, n_steps: int, size: int, results: A
 
     seconds = {}
     for n_settle_steps in (0, 10):
-        env = LiberoEnv(suite, task_id, observation_height=size, observation_width=size, n_settle_steps=n_settle_steps)
+        env = LiberoEnv(
+            suite,
+            task_id,
+            observation_height=size,
+            observation_width=size,
+            n_settle_steps=n_settle_steps,
+        )
         env.reset(seed=1000, options={"init_state_id": 0})
         began = time.perf_counter()
         env.reset(seed=1000, options={"init_state_id": 0})
@@ -313,7 +418,9 @@ def _in_new_process(function: Callable[..., None], *args: Any) -> dict[str, floa
             break
         except queue.Empty:
             if not process.is_alive():
-                raise RuntimeError(f"{function.__name__} ended with exit code {process.exitcode} and gave no result") from None
+                raise RuntimeError(
+                    f"{function.__name__} ended with exit code {process.exitcode} and gave no result"
+                ) from None
     process.join()
     return found
 
@@ -322,18 +429,35 @@ def _engine_libero(suite: str, task_id: int, k: int, n_steps: int, size: int) ->
     from lerobot_nb.envs.config import make_env_config
 
     env_config = make_env_config(
-        "libero", task=suite, task_ids=[task_id], obs_type="pixels", render_mode=None, episode_length=n_steps, observation_height=size, observation_width=size,
+        "libero",
+        task=suite,
+        task_ids=[task_id],
+        obs_type="pixels",
+        render_mode=None,
+        episode_length=n_steps,
+        observation_height=size,
+        observation_width=size,
     )
     policy = make_policy("lerobot_nb.evaluation.speed:RandomChunks", env_config, k=k)
-    runner = make_runner(make_benchmark(env_config, policy, films=False), policy, EvalConfig(1), placement="worker")
+    runner = make_runner(
+        make_benchmark(env_config, policy, films=False), policy, EvalConfig(1), placement="worker"
+    )
     record = next(iter(list(runner.run())))
     if record.error:
         raise RuntimeError(record.error)
     return record.n_steps / ((record.sim_s or 0.0) + (record.policy_s or 0.0))
 
 
-def libero_speed(suite: str = "libero_spatial", task_id: int = 0, n_steps: int = 100, size: int = 256, repeats: int = 2) -> dict[str, float]:
-    """Steps per second of one process with two cameras, and ratios to LIBERO's own environment, which renders at every step; start-up and resets left out."""
+def libero_speed(
+    suite: str = "libero_spatial",
+    task_id: int = 0,
+    n_steps: int = 100,
+    size: int = 256,
+    repeats: int = 2,
+) -> dict[str, float]:
+    """Steps per second of one process with two cameras, and ratios to LIBERO's own environment,
+    which renders at every step; start-up and resets left out.
+    """
     bare: list[dict[str, float]] = []
 
     def bare_loop() -> float:
@@ -341,11 +465,20 @@ def libero_speed(suite: str = "libero_spatial", task_id: int = 0, n_steps: int =
         return bare[-1]["bare"]
 
     measurements: dict[str, Callable[[], float]] = {"bare": bare_loop}
-    measurements |= {f"k={k}": functools.partial(_engine_libero, suite, task_id, k, n_steps, size) for k in (1, 10, 50)}
-    measurements["settle_s"] = lambda: _in_new_process(_settle_libero, suite, task_id, n_steps, size)["settle_s"]
+    measurements |= {
+        f"k={k}": functools.partial(_engine_libero, suite, task_id, k, n_steps, size)
+        for k in (1, 10, 50)
+    }
+    measurements["settle_s"] = lambda: _in_new_process(
+        _settle_libero, suite, task_id, n_steps, size
+    )["settle_s"]
     found = in_turns(measurements, repeats)
     found["bare_settle_s"] = statistics.median(one["bare_settle_s"] for one in bare)
-    return found | {f"k={k} / bare": found[f"k={k}"] / found["bare"] for k in (1, 10, 50)} | {"settle / bare_settle": found["settle_s"] / found["bare_settle_s"]}
+    return (
+        found
+        | {f"k={k} / bare": found[f"k={k}"] / found["bare"] for k in (1, 10, 50)}
+        | {"settle / bare_settle": found["settle_s"] / found["bare_settle_s"]}
+    )
 
 # %% ../../nbs/evaluation/speed.ipynb #9d6687cd
 class _ForLerobot(gymnasium.Wrapper):
@@ -354,7 +487,11 @@ class _ForLerobot(gymnasium.Wrapper):
     def __init__(self, size: int, length: int):
         from lerobot_nb.envs.metaworld import MetaworldEnv
 
-        super().__init__(MetaworldEnv("reach-v3", observation_height=size, observation_width=size, episode_length=length))
+        super().__init__(
+            MetaworldEnv(
+                "reach-v3", observation_height=size, observation_width=size, episode_length=length
+            )
+        )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return self.env.reset(seed=seed)
@@ -367,18 +504,34 @@ def _save_act(folder: Path, size: int, chunk: int) -> None:
     from lerobot.policies.act.modeling_act import ACTPolicy
     from lerobot.policies.factory import make_pre_post_processors
 
-    inputs = {"observation.image": PolicyFeature(FeatureType.VISUAL, (3, size, size)), "observation.state": PolicyFeature(FeatureType.STATE, (4,))}
+    inputs = {
+        "observation.image": PolicyFeature(FeatureType.VISUAL, (3, size, size)),
+        "observation.state": PolicyFeature(FeatureType.STATE, (4,)),
+    }
     config = ACTConfig(
-        input_features=inputs, output_features={"action": PolicyFeature(FeatureType.ACTION, (4,))}, chunk_size=chunk, n_action_steps=chunk, dim_model=64, n_heads=2,
-        dim_feedforward=64, n_encoder_layers=1, n_vae_encoder_layers=1, pretrained_backbone_weights=None, device="cpu",
+        input_features=inputs,
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (4,))},
+        chunk_size=chunk,
+        n_action_steps=chunk,
+        dim_model=64,
+        n_heads=2,
+        dim_feedforward=64,
+        n_encoder_layers=1,
+        n_vae_encoder_layers=1,
+        pretrained_backbone_weights=None,
+        device="cpu",
     )
     ACTPolicy(config).save_pretrained(folder)
     for processor in make_pre_post_processors(config, dataset_stats={}):
         processor.save_pretrained(folder)
 
 
-def lerobot_speed(n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: int = 2, repeats: int = 2) -> dict[str, float]:
-    """Steps per second of ACT on Meta-World's pictures: lerobot's rollout, and the engine. `n_steps`: length of an episode. ImportError without lerobot."""
+def lerobot_speed(
+    n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: int = 2, repeats: int = 2
+) -> dict[str, float]:
+    """Steps per second of ACT on Meta-World's pictures: lerobot's rollout, and the engine.
+    `n_steps`: length of an episode. ImportError without lerobot.
+    """
     import functools
     import tempfile
 
@@ -388,16 +541,33 @@ def lerobot_speed(n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: 
 
     from lerobot_nb.envs.config import make_env_config
 
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):        # lerobot prints what it does
+    # lerobot prints what it does
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         _save_act(Path(folder), size, chunk)
-        env_config = make_env_config("metaworld", task="reach-v3", observation_height=size, observation_width=size, episode_length=n_steps)
+        env_config = make_env_config(
+            "metaworld",
+            task="reach-v3",
+            observation_height=size,
+            observation_width=size,
+            episode_length=n_steps,
+        )
         ours, theirs = make_policy(folder, env_config), ACTPolicy.from_pretrained(folder)
         pre, post = make_pre_post_processors(theirs.config, pretrained_path=folder)
-        vector = gymnasium.vector.AsyncVectorEnv([functools.partial(_ForLerobot, size, n_steps)] * n_envs, context="forkserver")
+        vector = gymnasium.vector.AsyncVectorEnv(
+            [functools.partial(_ForLerobot, size, n_steps)] * n_envs, context="forkserver"
+        )
 
         def their_rollout() -> float:
             before = time.perf_counter()
-            done = rollout(vector, theirs, lambda batch: batch, lambda transition: transition, pre, post, seeds=list(range(n_envs)))
+            done = rollout(
+                vector,
+                theirs,
+                lambda batch: batch,
+                lambda transition: transition,
+                pre,
+                post,
+                seeds=list(range(n_envs)),
+            )
             n_steps_done: int = done["action"].shape[1]
             return n_envs * n_steps_done / (time.perf_counter() - before)
 
@@ -406,7 +576,7 @@ def lerobot_speed(n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: 
             return engine_steps_per_s(env_config, ours, config, "driver")["steps_per_s"]
 
         try:
-            their_rollout()                                    # their processes and simulators come up
+            their_rollout()  # their processes and simulators come up
             found = in_turns({"lerobot": their_rollout, "engine": engine}, repeats)
         finally:
             vector.close()
@@ -415,13 +585,37 @@ def lerobot_speed(n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: 
 # %% ../../nbs/evaluation/speed.ipynb #738fd727
 def main(arguments: list[str] | None = None) -> int:
     """Print one measurement as JSON."""
-    parser = ArgumentParser(prog="python -m lerobot_nb.evaluation.speed", description="Throughput beside yardsticks, all in one run. Leave the machine idle.")
+    parser = ArgumentParser(
+        prog="python -m lerobot_nb.evaluation.speed",
+        description="Throughput beside yardsticks, all in one run. Leave the machine idle.",
+    )
     parser.add_argument("what", choices=["metaworld", "libero", "slots", "switch", "lerobot"])
-    parser.add_argument("--n_episodes", type=int, default=argparse.SUPPRESS, help="episodes a measurement (metaworld, slots)")
-    parser.add_argument("--n_steps", type=int, default=argparse.SUPPRESS, help="steps a measurement (libero), or an episode (lerobot)")
-    parser.add_argument("--repeats", type=int, default=argparse.SUPPRESS, help="how often each is measured, in turns (metaworld, libero, switch, lerobot)")
+    parser.add_argument(
+        "--n_episodes",
+        type=int,
+        default=argparse.SUPPRESS,
+        help="episodes a measurement (metaworld, slots)",
+    )
+    parser.add_argument(
+        "--n_steps",
+        type=int,
+        default=argparse.SUPPRESS,
+        help="steps a measurement (libero), or an episode (lerobot)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=argparse.SUPPRESS,
+        help="how often each is measured, in turns (metaworld, libero, switch, lerobot)",
+    )
     options = vars(parser.parse_args(arguments))
-    measures: dict[str, Callable[..., dict[str, float]]] = {"metaworld": metaworld_speed, "libero": libero_speed, "slots": slots_speed, "switch": task_switch_speed, "lerobot": lerobot_speed}
+    measures: dict[str, Callable[..., dict[str, float]]] = {
+        "metaworld": metaworld_speed,
+        "libero": libero_speed,
+        "slots": slots_speed,
+        "switch": task_switch_speed,
+        "lerobot": lerobot_speed,
+    }
     measure = measures[options.pop("what")]
     try:
         found = measure(**options)

@@ -21,7 +21,11 @@ def foreign_policy(name: str) -> str | None:
     if name in policy_names():
         return None
     module, _, attribute = name.partition(":")
-    if module.startswith("lerobot_nb.policies.") and attribute.isidentifier() and not attribute.startswith("_"):
+    if (
+        module.startswith("lerobot_nb.policies.")
+        and attribute.isidentifier()
+        and not attribute.startswith("_")
+    ):
         try:
             found = resolve(name)
         except (ValueError, ImportError):
@@ -32,7 +36,9 @@ def foreign_policy(name: str) -> str | None:
 
 
 def foreign_benchmark(config: dict[str, Any]) -> str | None:
-    """What the configuration of a run.json would import of somebody else's; None where it is nothing."""
+    """What the configuration of a run.json would import of somebody else's; None where it is
+    nothing.
+    """
     from lerobot_nb.envs.config import EnvConfig, env_config_class
 
     kind, path = config.get("type"), config.get("class")
@@ -47,26 +53,53 @@ def foreign_benchmark(config: dict[str, Any]) -> str | None:
     return next((name for name in ids if ":" in name), None)
 
 # %% ../../nbs/evaluation/trust.ipynb #927b4424
-def check_trust(manifest: Manifest, path: Path, *, trust: bool = False, policy: str | None = None, benchmark: str | None = None) -> None:
-    """RunFolderError, naming it, where a run.json names a policy or a benchmark that is not known and was not confirmed.
+def check_trust(
+    manifest: Manifest,
+    path: Path,
+    *,
+    trust: bool = False,
+    policy: str | None = None,
+    benchmark: str | None = None,
+) -> None:
+    """RunFolderError, naming it, where a run.json names a policy or a benchmark that is not known
+    and was not confirmed.
 
     Parameters
     ----------
     trust
         Everything in the file is confirmed.
     policy, benchmark
-        The same name, given again, confirms that one. A name that differs from the file's is an error.
+        The same name, given again, confirms that one. A name that differs from the file's is an
+        error.
     """
     request, config = manifest["policy_request"], manifest["env_config"]
     asked = [
-        ("policy", policy, [request["policy"]] if request is not None else [], foreign_policy(request["policy"]) if request is not None else None),
-        ("benchmark", benchmark, [str(config[name]) for name in ("type", "class", "package_name", "gym_id") if config.get(name)] if config is not None else [],
-         foreign_benchmark(config) if config is not None else None),
+        (
+            "policy",
+            policy,
+            [request["policy"]] if request is not None else [],
+            foreign_policy(request["policy"]) if request is not None else None,
+        ),
+        (
+            "benchmark",
+            benchmark,
+            [
+                str(config[name])
+                for name in ("type", "class", "package_name", "gym_id")
+                if config.get(name)
+            ]
+            if config is not None
+            else [],
+            foreign_benchmark(config) if config is not None else None,
+        ),
     ]
     for what, given, names, foreign in asked:
         if given is not None and given not in names:
-            raise RunFolderError(f"{path}: the {what} of this run is {' or '.join(map(repr, names[:2])) or 'a Python object'}, not {given!r}; leave --{what} out, or start a new run")
+            raise RunFolderError(
+                f"{path}: the {what} of this run is {' or '.join(map(repr, names[:2])) or 'a Python object'}, not {given!r}; leave --{what} out, or start a new run"
+            )
         if foreign is not None and given != foreign and not trust:
             raise RunFolderError(
                 f"{path} names the {what} {foreign!r}, which is not part of lerobot_nb. To go on imports and runs it, whatever it is. If you trust whoever wrote this file, "
-                f"say so with --trust (Python: trust=True), or give the same name again: --{what} {foreign} (Python: {what}={foreign!r})")
+                f"say so with --trust (Python: trust=True), or give the same name again: --{what} {foreign} (Python: {what}={foreign!r})"
+            )

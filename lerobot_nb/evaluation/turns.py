@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/evaluation/turns.ipynb #dced3ffb
 class Turns(ABC):
-    """The episodes that have been prepared, those that wait for the policy, and the slots that are free.
+    """The episodes that have been prepared, those that wait for the policy, and the slots that are
+    free.
 
     Parameters
     ----------
@@ -31,8 +32,22 @@ class Turns(ABC):
         Largest batch that the policy is given.
     """
 
-    def __init__(self, caller: PolicyCaller, seats: Seats, endings: Endings, config: EvalConfig, slots: int, max_batch: int) -> None:
-        self.caller, self.seats, self.endings, self.config, self.max_batch = caller, seats, endings, config, max_batch
+    def __init__(
+        self,
+        caller: PolicyCaller,
+        seats: Seats,
+        endings: Endings,
+        config: EvalConfig,
+        slots: int,
+        max_batch: int,
+    ) -> None:
+        self.caller, self.seats, self.endings, self.config, self.max_batch = (
+            caller,
+            seats,
+            endings,
+            config,
+            max_batch,
+        )
         self.n_slots, self.free_slots = slots, list(range(slots))[::-1]
         self.prepared: deque[Seat] = deque()
         self.waiting: list[Seat] = []
@@ -40,7 +55,9 @@ class Turns(ABC):
 
     @abstractmethod
     def act(self) -> bool:
-        """Begin prepared episodes in free slots, and ask the policy once where it is time; whether it was asked."""
+        """Begin prepared episodes in free slots, and ask the policy once where it is time; whether
+        it was asked.
+        """
 
     @abstractmethod
     def leave(self, seat: Seat) -> None:
@@ -61,7 +78,10 @@ class Turns(ABC):
     def patience_s(self) -> float:
         """How long nothing need be asked of the policy, unless a worker answers."""
         if self.waiting and self.config.max_wait_s:
-            return max(0.0, min(LOOK_AROUND_S, self.waiting_since + self.config.max_wait_s - time.monotonic()))
+            return max(
+                0.0,
+                min(LOOK_AROUND_S, self.waiting_since + self.config.max_wait_s - time.monotonic()),
+            )
         return LOOK_AROUND_S
 
     def begin(self, seat: Seat) -> None:
@@ -94,14 +114,21 @@ class Turns(ABC):
             self.prepared.remove(seat)
 
     def ask(self, seats: Sequence[Seat], rows: Sequence[Seat] | None = None) -> None:
-        """Ask the policy about these seats, and hand out its chunks. rows: the seats of the batch, where it has more of them than those that wait."""
+        """Ask the policy about these seats, and hand out its chunks. rows: the seats of the batch,
+        where it has more of them than those that wait.
+        """
         rows = rows if rows is not None else seats
         times = self.seats.times
         started = time.perf_counter()
         try:
-            observations = [row.looked_at if row.looked_at is not None else row.worker.observation for row in rows]
-            slots = [row.slot for row in rows if row.slot is not None]             # all of them have one
-            actions = self.caller.actions(slots, observations, [row.episode for row in rows], rows[0].action_space)
+            observations = [
+                row.looked_at if row.looked_at is not None else row.worker.observation
+                for row in rows
+            ]
+            slots = [row.slot for row in rows if row.slot is not None]  # all of them have one
+            actions = self.caller.actions(
+                slots, observations, [row.episode for row in rows], rows[0].action_space
+            )
         except PolicyError as error:
             self._failed(seats, str(error), in_company=len(rows) > 1)
             return
@@ -114,7 +141,7 @@ class Turns(ABC):
         times.n_looks += len(seats)
         all_fine = row_error(actions, rows[0].action_space) is None
         for row, chunk in zip(rows, actions):
-            if row.worker is None:                       # lock-step: the episode of this row is over
+            if row.worker is None:  # lock-step: the episode of this row is over
                 continue
             self.seats.allow(row, self.config.step_timeout_s * len(chunk))
             row.policy_s += elapsed / len(rows)
@@ -130,7 +157,11 @@ class Turns(ABC):
 
     def _failed(self, seats: Sequence[Seat], text: str, in_company: bool) -> None:
         if in_company:
-            _log.warning("%s; the %d episodes of the batch run again, each alone", text.splitlines()[0], len(seats))
+            _log.warning(
+                "%s; the %d episodes of the batch run again, each alone",
+                text.splitlines()[0],
+                len(seats),
+            )
         for seat in seats:
             self.endings.abandon(seat, text, run_again=in_company)
 
@@ -138,8 +169,16 @@ class Turns(ABC):
         """A fault like the loss of a worker: the episodes concerned run again."""
         for seat in seats:
             again = self.endings.attempts.may_try_again(seat.job)
-            _log.warning("episode %s, attempt %d: %s; it is %s", seat.job.spec, seat.job.attempt, error, "tried again" if again else "recorded as an error")
-            self.endings.abandon(seat, f"the policy was lost: {error}", run_again=again, alone=False)
+            _log.warning(
+                "episode %s, attempt %d: %s; it is %s",
+                seat.job.spec,
+                seat.job.attempt,
+                error,
+                "tried again" if again else "recorded as an error",
+            )
+            self.endings.abandon(
+                seat, f"the policy was lost: {error}", run_again=again, alone=False
+            )
 
 # %% ../../nbs/evaluation/turns.ipynb #04db8595
 class OwnPace(Turns):
@@ -151,11 +190,19 @@ class OwnPace(Turns):
         waiting = self.waiting
         if not waiting:
             return False
-        if self.config.max_wait_s and len(waiting) < self.max_batch and time.monotonic() < self.waiting_since + self.config.max_wait_s:
-            if any(seat.phase is Phase.ACTING or seat.phase is Phase.PREPARING for seat in self.seats):
+        if (
+            self.config.max_wait_s
+            and len(waiting) < self.max_batch
+            and time.monotonic() < self.waiting_since + self.config.max_wait_s
+        ):
+            if any(
+                seat.phase is Phase.ACTING or seat.phase is Phase.PREPARING for seat in self.seats
+            ):
                 return False
         batch = self.next_batch()
-        self.waiting = [seat for seat in waiting if seat not in batch] if len(batch) < len(waiting) else []
+        self.waiting = (
+            [seat for seat in waiting if seat not in batch] if len(batch) < len(waiting) else []
+        )
         self.ask(batch)
         return True
 
@@ -164,7 +211,11 @@ class OwnPace(Turns):
         first, is_alone = self.waiting[0], self.endings.attempts.is_alone
         if is_alone(first.job.spec.key):
             return [first]
-        others = [seat for seat in self.waiting[1:] if seat.signature == first.signature and not is_alone(seat.job.spec.key)]
+        others = [
+            seat
+            for seat in self.waiting[1:]
+            if seat.signature == first.signature and not is_alone(seat.job.spec.key)
+        ]
         return [first, *others[: self.max_batch - 1]]
 
     def leave(self, seat: Seat) -> None:

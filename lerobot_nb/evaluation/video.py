@@ -32,18 +32,29 @@ class RenderRule:
     only_failures
         Videos of successes are deleted.
     """
+
     n_first: int | None = None
     only_failures: bool = False
 
     @classmethod
     def parse(cls, rule: str = "none", n_episodes_to_render: int | None = None) -> "RenderRule":
-        """From the value of the parameter `render`. ValueError for anything else than the rules above."""
+        """From the value of the parameter `render`. ValueError for anything else than the rules
+        above.
+        """
         text = rule.strip().lower() if isinstance(rule, str) else rule
-        if n_episodes_to_render is not None and (isinstance(n_episodes_to_render, bool) or not isinstance(n_episodes_to_render, int) or n_episodes_to_render < 0):
-            raise ValueError(f"n_episodes_to_render must be a number from 0 up, or None for no limit; got {n_episodes_to_render!r}")
+        if n_episodes_to_render is not None and (
+            isinstance(n_episodes_to_render, bool)
+            or not isinstance(n_episodes_to_render, int)
+            or n_episodes_to_render < 0
+        ):
+            raise ValueError(
+                f"n_episodes_to_render must be a number from 0 up, or None for no limit; got {n_episodes_to_render!r}"
+            )
         if text == "none":
             if n_episodes_to_render:
-                raise ValueError(f"render='none' films nothing, but n_episodes_to_render={n_episodes_to_render}; write render='first:{n_episodes_to_render}'")
+                raise ValueError(
+                    f"render='none' films nothing, but n_episodes_to_render={n_episodes_to_render}; write render='first:{n_episodes_to_render}'"
+                )
             return cls(n_first=0)
         if text in ("all", "failures"):
             return cls(n_episodes_to_render, only_failures=text == "failures")
@@ -63,7 +74,9 @@ class RenderRule:
         return self.n_first is None or spec.episode_index < self.n_first
 
     def keep(self, success: bool | None) -> bool:
-        """Whether the video of an ended episode stays. One that ended in an error, or without a verdict, has not succeeded."""
+        """Whether the video of an ended episode stays. One that ended in an error, or without a
+        verdict, has not succeeded.
+        """
         return not (self.only_failures and success is True)
 
     def __str__(self) -> str:
@@ -100,20 +113,28 @@ class VideoWriter:
         self.n_frames = 0
         self._fps = Fraction(fps).limit_denominator(1001)
         self._quality = quality
-        self._unfinished = self.path.with_name(f".{self.path.stem}.{os.getpid()}.part{self.path.suffix}")
+        self._unfinished = self.path.with_name(
+            f".{self.path.stem}.{os.getpid()}.part{self.path.suffix}"
+        )
         self._container = self._stream = None
         self._size: tuple[int, int] | None = None
         self._closed = False
 
     def write(self, frame: np.ndarray) -> None:
-        """Add a frame, (H, W, 3) uint8 and upright; all frames of a video have the same size. VideoError if it can't be encoded."""
+        """Add a frame, (H, W, 3) uint8 and upright; all frames of a video have the same size.
+        VideoError if it can't be encoded.
+        """
         if self._closed:
             raise VideoError(f"{self.path} is closed; a frame came too late")
         frame = np.asarray(frame)
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or 0 in frame.shape:
-            raise VideoError(f"{self.path}: a frame must be (height, width, 3) of uint8, got {frame.shape} of {frame.dtype}")
+            raise VideoError(
+                f"{self.path}: a frame must be (height, width, 3) of uint8, got {frame.shape} of {frame.dtype}"
+            )
         if self._size is not None and frame.shape[:2] != self._size:
-            raise VideoError(f"{self.path}: frames of {self._size[0]}x{self._size[1]} pixels, then one of {frame.shape[0]}x{frame.shape[1]}")
+            raise VideoError(
+                f"{self.path}: frames of {self._size[0]}x{self._size[1]} pixels, then one of {frame.shape[0]}x{frame.shape[1]}"
+            )
         with self._naming_errors():
             if self._container is None:
                 self._open(frame.shape[0], frame.shape[1])
@@ -121,7 +142,9 @@ class VideoWriter:
         self.n_frames += 1
 
     def close(self, keep: bool = True) -> Path | None:
-        """Finish the video, or delete it. Returns its path, or None if there is none (not kept, or without a frame). Can be called again."""
+        """Finish the video, or delete it. Returns its path, or None if there is none (not kept, or
+        without a frame). Can be called again.
+        """
         if self._closed:
             return self.path if keep and self.path.exists() else None
         self._closed = True
@@ -144,11 +167,18 @@ class VideoWriter:
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._size = height, width
-        self._container = av.open(str(self._unfinished), "w", format="mp4", options={"movflags": "+faststart"})
+        self._container = av.open(
+            str(self._unfinished), "w", format="mp4", options={"movflags": "+faststart"}
+        )
         self._stream = self._container.add_stream("libx264", rate=self._fps)
         self._stream.width, self._stream.height = width + width % 2, height + height % 2
         self._stream.pix_fmt = "yuv420p"
-        self._stream.options = {"crf": str(self._quality), "preset": "veryfast", "tune": "zerolatency", "x264-params": "log=0"}
+        self._stream.options = {
+            "crf": str(self._quality),
+            "preset": "veryfast",
+            "tune": "zerolatency",
+            "x264-params": "log=0",
+        }
         self._stream.codec_context.thread_count = 1
 
     def _encode(self, frame: np.ndarray) -> None:
@@ -164,14 +194,19 @@ class VideoWriter:
         return _NamingErrors(self)
 
     def _discard(self) -> None:
-        """Let go of the encoder and of what it wrote. An error of a file that is thrown away is of no interest."""
+        """Let go of the encoder and of what it wrote. An error of a file that is thrown away is of
+        no interest.
+        """
         container, self._container, self._stream = self._container, None, None
         if container is not None:
             import av
 
             try:
                 container.close()
-            except (OSError, av.FFmpegError):     # the disk is full, say: the video is thrown away all the same
+            except (
+                OSError,
+                av.FFmpegError,
+            ):  # the disk is full, say: the video is thrown away all the same
                 pass
         if os.path.lexists(self._unfinished):
             self._unfinished.unlink()
@@ -184,7 +219,9 @@ class VideoWriter:
 
 
 class _NamingErrors:
-    """Turns what the encoder or the disk says into a VideoError that names the video, and deletes what was written."""
+    """Turns what the encoder or the disk says into a VideoError that names the video, and deletes
+    what was written.
+    """
 
     def __init__(self, writer: VideoWriter):
         self.writer = writer
@@ -193,15 +230,25 @@ class _NamingErrors:
         return self
 
     def __exit__(self, exception_type, exception, traceback):
-        if exception is None or isinstance(exception, VideoError) or not isinstance(exception, Exception):
+        if (
+            exception is None
+            or isinstance(exception, VideoError)
+            or not isinstance(exception, Exception)
+        ):
             return
         self.writer._closed = True
         self.writer._discard()
         if isinstance(exception, ImportError):
-            reason = f"the package 'av' can't be imported ({exception}); install it with: pip install av"
+            reason = (
+                f"the package 'av' can't be imported ({exception}); install it with: pip install av"
+            )
         else:
-            reason = getattr(exception, "strerror", None) or str(exception) or type(exception).__name__
-        raise VideoError(f"{self.writer.path} could not be written after {self.writer.n_frames} frames: {reason}") from exception
+            reason = (
+                getattr(exception, "strerror", None) or str(exception) or type(exception).__name__
+            )
+        raise VideoError(
+            f"{self.writer.path} could not be written after {self.writer.n_frames} frames: {reason}"
+        ) from exception
 
 
 def _even(frame: np.ndarray) -> np.ndarray:

@@ -26,17 +26,22 @@ class PolicyError(LerobotNbError, RuntimeError):
 
 
 def ask_policy(method: Callable[..., _T], *args: Any) -> _T:
-    """`method(*args)` of a policy; what it raises becomes a PolicyError with the traceback. `sys.exit` is the policy's error, a signal is not."""
+    """`method(*args)` of a policy; what it raises becomes a PolicyError with the traceback.
+    `sys.exit` is the policy's error, a signal is not.
+    """
     try:
         return method(*args)
     except (Terminated, PolicyError, PolicyLost, PolicyUnavailable):
         raise
     except (Exception, SystemExit) as error:
-        raise PolicyError(f"the policy raised {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
+        raise PolicyError(
+            f"the policy raised {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        ) from error
 
 # %% ../../nbs/policies/asking.ipynb #caecced1
 def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
-    """Actions as an array (B, k, *A); PolicyError where the shape does not fit the slots and the action space.
+    """Actions as an array (B, k, *A); PolicyError where the shape does not fit the slots and the
+    action space.
 
     Values are checked row by row, with `row_error`, since one slot's NaN is no fault of the others.
     """
@@ -44,7 +49,12 @@ def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
         actions = actions.detach().cpu().numpy()
     actions = np.asarray(actions)
     wanted = action_space.shape
-    if actions.ndim != 2 + len(wanted) or actions.shape[0] != n_slots or actions.shape[1] < 1 or actions.shape[2:] != wanted:
+    if (
+        actions.ndim != 2 + len(wanted)
+        or actions.shape[0] != n_slots
+        or actions.shape[1] < 1
+        or actions.shape[2:] != wanted
+    ):
         of_one = "".join(f", {size}" for size in wanted)
         raise PolicyError(
             f"the policy gave actions of shape {actions.shape}; for {n_slots} waiting slot{'s' * (n_slots != 1)} it must be ({n_slots}, k{of_one}) with k ≥ 1: "
@@ -56,7 +66,9 @@ def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
 
 
 def row_error(row: np.ndarray, action_space: Any = None) -> str | None:
-    """What is wrong with the actions of one slot (k, *A), or of several (B, k, *A); None where they are finite."""
+    """What is wrong with the actions of one slot (k, *A), or of several (B, k, *A); None where they
+    are finite.
+    """
     if row.dtype.kind == "f" and not np.isfinite(row).all():
         where = np.argwhere(~np.isfinite(row))[0]
         return f"the policy gave a non-finite action: {row[tuple(where)]} at step {where[0]} of the chunk, dimension {tuple(int(i) for i in where[1:])}"
@@ -64,7 +76,9 @@ def row_error(row: np.ndarray, action_space: Any = None) -> str | None:
 
 # %% ../../nbs/policies/asking.ipynb #12cd78e9
 def make_batcher(policy: Policy, env_config: Any) -> Batcher:
-    """The batcher for a policy, with the processors of the environment's configuration (or of its `to_dict()`)."""
+    """The batcher for a policy, with the processors of the environment's configuration (or of its
+    `to_dict()`).
+    """
     if env_config is None or policy.batch_format != "torch":
         return Batcher(policy)
     if isinstance(env_config, dict):
@@ -75,7 +89,9 @@ def make_batcher(policy: Policy, env_config: Any) -> Batcher:
 
 
 def end_policy_episode(policy: Policy, slot: int) -> None:
-    """Tell the policy that an episode is over. What it raises is logged: the episode's record stands, and the next one begins with `begin_episode`."""
+    """Tell the policy that an episode is over. What it raises is logged: the episode's record
+    stands, and the next one begins with `begin_episode`.
+    """
     try:
         policy.end_episode(slot)
     except Exception:
@@ -105,12 +121,26 @@ class PolicyCaller:
         """PolicyError for what the policy raises."""
         ask_policy(self.policy.begin_episode, slot, episode)
 
-    def actions(self, slots: Sequence[int], observations: Sequence[Any], episodes: Sequence[Episode], action_space: Any) -> np.ndarray:
-        """The next chunks of the slots: (B, k, *A). PolicyError where the policy raises, or answers in a wrong shape; values are left to `row_error`."""
-        return check_actions(ask_policy(self._predict, slots, observations, episodes), len(slots), action_space)
+    def actions(
+        self,
+        slots: Sequence[int],
+        observations: Sequence[Any],
+        episodes: Sequence[Episode],
+        action_space: Any,
+    ) -> np.ndarray:
+        """The next chunks of the slots: (B, k, *A). PolicyError where the policy raises, or answers
+        in a wrong shape; values are left to `row_error`.
+        """
+        return check_actions(
+            ask_policy(self._predict, slots, observations, episodes), len(slots), action_space
+        )
 
-    def _predict(self, slots: Sequence[int], observations: Sequence[Any], episodes: Sequence[Episode]) -> Any:
-        return self._batcher.finish(self.policy.predict(slots, self._batcher(observations, episodes)))
+    def _predict(
+        self, slots: Sequence[int], observations: Sequence[Any], episodes: Sequence[Episode]
+    ) -> Any:
+        return self._batcher.finish(
+            self.policy.predict(slots, self._batcher(observations, episodes))
+        )
 
     def end_episode(self, slot: int) -> None:
         """What the policy raises is logged."""

@@ -31,8 +31,10 @@ class Episode:
     action_space
         The environment's `gymnasium.Space` of single actions.
     scene
-        What is static in the episode, for policies that declare `needs_privileged` (the environment's `info["scene"]`).
+        What is static in the episode, for policies that declare `needs_privileged` (the
+        environment's `info["scene"]`).
     """
+
     spec: EpisodeSpec
     task: TaskInfo
     action_space: Any = None
@@ -42,17 +44,23 @@ class Episode:
     def seed_sequence(self) -> np.random.SeedSequence:
         """Entropy that is keyed by the spec alone."""
         spec = self.spec
-        return np.random.SeedSequence([spec.seed, zlib.crc32(spec.suite.encode()), spec.task_id, spec.episode_index])
+        return np.random.SeedSequence(
+            [spec.seed, zlib.crc32(spec.suite.encode()), spec.task_id, spec.episode_index]
+        )
 
     def numpy_generator(self) -> np.random.Generator:
         """A new generator for this episode; equal for equal specs."""
         return np.random.default_rng(self.seed_sequence())
 
     def torch_generator(self, device: str = "cpu"):
-        """A new `torch.Generator` for this episode; equal for equal specs. The global generator is not touched."""
+        """A new `torch.Generator` for this episode; equal for equal specs. The global generator is
+        not touched.
+        """
         import torch
 
-        return torch.Generator(device).manual_seed(int(self.seed_sequence().generate_state(1, np.uint64)[0] >> np.uint64(1)))
+        return torch.Generator(device).manual_seed(
+            int(self.seed_sequence().generate_state(1, np.uint64)[0] >> np.uint64(1))
+        )
 
 # %% ../../nbs/policies/base.ipynb #f7cbd431
 class PolicyLoadError(LerobotNbError, ValueError):
@@ -60,19 +68,24 @@ class PolicyLoadError(LerobotNbError, ValueError):
 
 
 class PolicyLost(LerobotNbError, RuntimeError):
-    """What the policy knew of the episodes that it was asked about is gone, through no fault of theirs: its server was started anew, for instance.
+    """What the policy knew of the episodes that it was asked about is gone, through no fault of
+    theirs: its server was started anew, for instance.
 
-    Raised by `predict` or `begin_episode` of a policy that is ready again. The episodes concerned run again, as they do after the loss of a worker.
+    Raised by `predict` or `begin_episode` of a policy that is ready again. The episodes concerned
+    run again, as they do after the loss of a worker.
     """
 
 
 class PolicyUnavailable(LerobotNbError, RuntimeError):
-    """The policy is gone and did not come back. The run ends; what it has recorded stays, and it can be resumed."""
+    """The policy is gone and did not come back. The run ends; what it has recorded stays, and it
+    can be resumed.
+    """
 
 
 @dataclass(frozen=True)
 class PolicySpec:
     """How to build a policy in another process: import path and plain keyword arguments."""
+
     target: str
     kwargs: dict = field(default_factory=dict)
 
@@ -81,12 +94,14 @@ class PolicySpec:
             must = f"the arguments of policy {self.target} must be plain data (finite numbers, strings, lists, dicts)"
             try:
                 came_back = json.loads(json.dumps(value, allow_nan=False))
-            except ValueError as error:                          # infinity and nan
+            except ValueError as error:  # infinity and nan
                 raise ValueError(f"{must}: {name}={value!r:.60}: {error}") from None
             except TypeError as error:
                 raise TypeError(f"{must}: {name}: {error}") from None
             if came_back != value:
-                raise TypeError(f"{must}: {name}={value!r:.60} comes back from a file as {came_back!r:.60}")
+                raise TypeError(
+                    f"{must}: {name}={value!r:.60} comes back from a file as {came_back!r:.60}"
+                )
 
     def build(self) -> "Policy":
         policy = _construct(self.target, resolve(self.target), self.kwargs)
@@ -98,11 +113,13 @@ def _construct(path: str, target: Callable, kwargs: dict) -> Any:
     """`target(**kwargs)`; what it raises is told with the policy's name."""
     try:
         return target(**kwargs)
-    except PolicyLoadError:                     # its text says everything
+    except PolicyLoadError:  # its text says everything
         raise
     except (Exception, SystemExit) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"policy {path} could not be made with the arguments {kwargs} (policy_kwargs): {type(error).__name__}: {error}") from error
+        raise kind(
+            f"policy {path} could not be made with the arguments {kwargs} (policy_kwargs): {type(error).__name__}: {error}"
+        ) from error
 
 
 class Policy:
@@ -115,21 +132,22 @@ class Policy:
     name
         How the policy is called in reports; the name of the class where it says nothing.
     placements
-        Where it may run; "driver" (one copy, batched over slots), "worker" (a copy in each worker, one episode at a
-        time).
+        Where it may run; "driver" (one copy, batched over slots), "worker" (a copy in each worker,
+        one episode at a time).
     batch_format
-        "torch" gives `predict` what `preprocess_observation` and the environment's processors make of the observations;
-        "numpy" gives it the environment's own observations, stacked.
+        "torch" gives `predict` what `preprocess_observation` and the environment's processors make
+        of the observations; "numpy" gives it the environment's own observations, stacked.
     needs_privileged
         The policy reads `batch["privileged"]`, the ground truth that scripted experts use.
     needs_images
-        Whether it looks at images; where it doesn't, the notebook and the command line ask for states unless told
-        otherwise.
+        Whether it looks at images; where it doesn't, the notebook and the command line ask for
+        states unless told otherwise.
     n_action_steps
         Most actions that one `predict` returns for a slot; informative.
     lock_step
         All slots must begin, act and end together, because only the whole batch can be reset.
     """
+
     name = "policy"
     placements: tuple[str, ...] = ("driver",)
     batch_format = "torch"
@@ -154,37 +172,56 @@ class Policy:
         """An episode begins in `slot`; whatever the slot remembered is void."""
 
     def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
-        """Actions for the slots that wait: (B, k, A), row i for `slots[i]`, k ≥ 1 actions to execute before the policy looks again.
+        """Actions for the slots that wait: (B, k, A), row i for `slots[i]`, k ≥ 1 actions to
+        execute before the policy looks again.
 
-        k may be less than `n_action_steps` and may differ from call to call; it is the same for the rows of one call.
-        A discrete action space takes (B, k) integers.
+        k may be less than `n_action_steps` and may differ from call to call; it is the same for the
+        rows of one call. A discrete action space takes (B, k) integers.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say how it acts: override predict(slots, batch)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say how it acts: override predict(slots, batch)"
+        )
 
     def end_episode(self, slot: int) -> None:
-        """The episode in `slot`, which has begun, is over. In lock-step it is called when the last episode of the batch is."""
+        """The episode in `slot`, which has begun, is over. In lock-step it is called when the last
+        episode of the batch is.
+        """
 
     def check_tasks(self, tasks: Sequence[TaskInfo]) -> None:
         """Raise ValueError naming the tasks that this policy can't do; called before anything runs."""
 
     def env_wishes(self) -> dict[str, Any]:
-        """Fields of a benchmark's configuration that the policy settles where nobody else does, such as `obs_type` or `observation_height`."""
+        """Fields of a benchmark's configuration that the policy settles where nobody else does,
+        such as `obs_type` or `observation_height`.
+        """
         return {} if self.needs_images else {"obs_type": "state"}
 
     def check_env(self, env_config: Any) -> None:
-        """Raise ValueError where the observations and actions of a benchmark's configuration don't fit the policy; called before anything runs."""
+        """Raise ValueError where the observations and actions of a benchmark's configuration don't
+        fit the policy; called before anything runs.
+        """
 
     def identity(self) -> dict:
-        """What the manifest says about the policy, as plain data. Two runs are only resumed or paired where it is equal."""
-        return {"name": self.name, "class": f"{type(self).__module__}:{type(self).__qualname__}", "kwargs": self.spec.kwargs if self.spec else None}
+        """What the manifest says about the policy, as plain data. Two runs are only resumed or
+        paired where it is equal.
+        """
+        return {
+            "name": self.name,
+            "class": f"{type(self).__module__}:{type(self).__qualname__}",
+            "kwargs": self.spec.kwargs if self.spec else None,
+        }
 
 # %% ../../nbs/policies/base.ipynb #00a5021c
 def stack_observations(observations: Sequence[Any]) -> Any:
     """Nested dictionaries of arrays, stacked along a new first axis: each leaf (…) becomes (B, …)."""
     first = observations[0]
     if isinstance(first, dict):
-        return {key: stack_observations([observation[key] for observation in observations]) for key in first}
-    return np.stack(observations) if len(observations) > 1 else np.array(first)[None]      # a copy in any case: what a policy keeps must not change
+        return {
+            key: stack_observations([observation[key] for observation in observations])
+            for key in first
+        }
+    # a copy in any case: what a policy keeps must not change
+    return np.stack(observations) if len(observations) > 1 else np.array(first)[None]
 
 
 class Batcher:
@@ -193,13 +230,15 @@ class Batcher:
     Parameters
     ----------
     env_processor, action_processor
-        The environment's processors (dict → dict, actions → actions), for "torch" policies; a "numpy" policy speaks the
-        environment's own language.
+        The environment's processors (dict → dict, actions → actions), for "torch" policies; a
+        "numpy" policy speaks the environment's own language.
     """
 
     def __init__(self, policy: Policy, env_processor=None, action_processor=None):
         if policy.batch_format not in ("torch", "numpy"):
-            raise ValueError(f"{policy.name}: batch_format={policy.batch_format!r}; allowed are 'torch' and 'numpy'")
+            raise ValueError(
+                f"{policy.name}: batch_format={policy.batch_format!r}; allowed are 'torch' and 'numpy'"
+            )
         self.as_torch = policy.batch_format == "torch"
         self.env_processor = env_processor
         self.action_processor = action_processor if self.as_torch else None
@@ -212,8 +251,13 @@ class Batcher:
             return stacked | {"task": [episode.task.description for episode in episodes]}
         from lerobot_nb.envs.processors import preprocess_observation
 
-        if isinstance(stacked, dict):                  # one number for each slot is a vector of one
-            stacked = {name: value[:, None] if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "biuf" else value for name, value in stacked.items()}
+        if isinstance(stacked, dict):  # one number for each slot is a vector of one
+            stacked = {
+                name: value[:, None]
+                if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "biuf"
+                else value
+                for name, value in stacked.items()
+            }
         batch = preprocess_observation(stacked)
         batch["task"] = [episode.task.description for episode in episodes]
         return self.env_processor(batch) if self.env_processor is not None else batch
@@ -224,46 +268,76 @@ class Batcher:
 
 # %% ../../nbs/policies/base.ipynb #c16fc741
 class AdaptedPolicy(Policy):
-    """A policy object with lerobot's methods: `predict_action_chunk(batch)`, or `reset()` and `select_action(batch)`.
+    """A policy object with lerobot's methods: `predict_action_chunk(batch)`, or `reset()` and
+    `select_action(batch)`.
 
-    generators: the object's method is given `generators=[one torch.Generator per row]` where it takes an argument of that name.
+    generators: the object's method is given `generators=[one torch.Generator per row]` where it
+    takes an argument of that name.
 
     Parameters
     ----------
     policy
         The object. A `torch.nn.Module` is put into evaluation mode for the run and back afterwards.
     n_action_steps
-        Actions executed per look; default: the object's `config.n_action_steps` or its `n_action_steps`, else 1.
+        Actions executed per look; default: the object's `config.n_action_steps` or its
+        `n_action_steps`, else 1.
     preprocessor, postprocessor
-        Callables around the policy (dict → dict, actions → actions), as lerobot's checkpoints have them.
+        Callables around the policy (dict → dict, actions → actions), as lerobot's checkpoints have
+        them.
     """
+
     batch_format = "torch"
 
-    def __init__(self, policy: Any, n_action_steps: int | None = None, preprocessor=None, postprocessor=None, name: str | None = None):
+    def __init__(
+        self,
+        policy: Any,
+        n_action_steps: int | None = None,
+        preprocessor=None,
+        postprocessor=None,
+        name: str | None = None,
+    ):
         config = getattr(policy, "config", None)
-        chunks = callable(getattr(policy, "predict_action_chunk", None)) and not _keeps_history(policy)
+        chunks = callable(getattr(policy, "predict_action_chunk", None)) and not _keeps_history(
+            policy
+        )
         if not chunks and not callable(getattr(policy, "select_action", None)):
             raise TypeError(
                 f"{shown(policy)} can't be used as a policy: it needs predict_action_chunk(batch), select_action(batch), "
                 "or to be a lerobot_nb Policy with predict(slots, batch)"
             )
         if not chunks and not callable(getattr(policy, "reset", None)):
-            raise TypeError(f"{shown(policy)} has select_action(batch) but no reset(); its state could leak from one episode into the next")
-        steps = n_action_steps or getattr(config, "n_action_steps", None) or getattr(policy, "n_action_steps", None) or 1
+            raise TypeError(
+                f"{shown(policy)} has select_action(batch) but no reset(); its state could leak from one episode into the next"
+            )
+        steps = (
+            n_action_steps
+            or getattr(config, "n_action_steps", None)
+            or getattr(policy, "n_action_steps", None)
+            or 1
+        )
         if steps < 1:
             raise ValueError(f"n_action_steps must be at least 1, got {steps}")
-        self.policy, self.n_action_steps, self.lock_step = policy, int(steps) if chunks else 1, not chunks
+        self.policy, self.n_action_steps, self.lock_step = (
+            policy,
+            int(steps) if chunks else 1,
+            not chunks,
+        )
         self.preprocessor, self.postprocessor = preprocessor, postprocessor
         self.name = name or getattr(policy, "name", None) or type(policy).__name__
         method = policy.predict_action_chunk if chunks else policy.select_action
-        self._method, self._takes_generators = method, "generators" in inspect.signature(method).parameters
+        self._method, self._takes_generators = (
+            method,
+            "generators" in inspect.signature(method).parameters,
+        )
         self._generators: dict[int, Any] = {}
         self._fresh: set[int] = set()
         self._was_training: bool | None = None
         self.device = _device_of(policy)
 
     def begin_run(self):
-        if callable(getattr(self.policy, "eval", None)) and isinstance(getattr(self.policy, "training", None), bool):
+        if callable(getattr(self.policy, "eval", None)) and isinstance(
+            getattr(self.policy, "training", None), bool
+        ):
             self._was_training = self.policy.training
             self.policy.eval()
 
@@ -276,29 +350,45 @@ class AdaptedPolicy(Policy):
         if self.lock_step:
             self._fresh.add(slot)
         if self._takes_generators:
-            self._generators[slot] = episode.torch_generator(str(self.device) if self.device is not None else "cpu")
+            self._generators[slot] = episode.torch_generator(
+                str(self.device) if self.device is not None else "cpu"
+            )
 
     def predict(self, slots, batch):
         import torch
 
-        if self._fresh:                                    # lock-step: all slots begin together, and the batch is reset once
+        if self._fresh:  # lock-step: all slots begin together, and the batch is reset once
             fresh, self._fresh = self._fresh, set()
             if fresh != set(slots):
-                raise RuntimeError(f"{self.name} can only be reset as a whole batch, but slots {sorted(fresh)} begin among {list(slots)}")
+                raise RuntimeError(
+                    f"{self.name} can only be reset as a whole batch, but slots {sorted(fresh)} begin among {list(slots)}"
+                )
             self.policy.reset()
         if self.device is not None:
-            batch = {key: value.to(self.device) if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
-        extra = {"generators": [self._generators[slot] for slot in slots]} if self._takes_generators else {}
+            batch = {
+                key: value.to(self.device) if isinstance(value, torch.Tensor) else value
+                for key, value in batch.items()
+            }
+        extra = (
+            {"generators": [self._generators[slot] for slot in slots]}
+            if self._takes_generators
+            else {}
+        )
         with torch.inference_mode():
             if self.preprocessor is not None:
                 batch = self.preprocessor(batch)
             actions = self._method(batch, **extra)
             if self.postprocessor is not None:
                 actions = self.postprocessor(actions)
-        actions = actions.detach().cpu().float().numpy() if isinstance(actions, torch.Tensor) else np.asarray(actions)
+        actions = (
+            actions.detach().cpu().float().numpy()
+            if isinstance(actions, torch.Tensor)
+            else np.asarray(actions)
+        )
         if self.lock_step:
             return actions[:, None]
-        return actions[:, : self.n_action_steps] if actions.ndim > 2 else actions      # no chunk: whoever checks the shape shall see what came
+        # no chunk: whoever checks the shape shall see what came
+        return actions[:, : self.n_action_steps] if actions.ndim > 2 else actions
 
     def end_episode(self, slot):
         self._fresh.discard(slot)
@@ -306,23 +396,32 @@ class AdaptedPolicy(Policy):
 
     def identity(self):
         return super().identity() | {
-            "class": f"{type(self.policy).__module__}:{type(self.policy).__qualname__}", "n_action_steps": self.n_action_steps,
-            "lock_step": self.lock_step, "weights_sha256": weights_hash(self.policy),
-            "preprocessor_sha256": processor_hash(self.preprocessor), "postprocessor_sha256": processor_hash(self.postprocessor),
+            "class": f"{type(self.policy).__module__}:{type(self.policy).__qualname__}",
+            "n_action_steps": self.n_action_steps,
+            "lock_step": self.lock_step,
+            "weights_sha256": weights_hash(self.policy),
+            "preprocessor_sha256": processor_hash(self.preprocessor),
+            "postprocessor_sha256": processor_hash(self.postprocessor),
         }
 
 
 def _keeps_history(policy: Any) -> bool:
-    """Whether an object acts on more than the observation that it is given, so that its chunk method alone would leave something out.
+    """Whether an object acts on more than the observation that it is given, so that its chunk
+    method alone would leave something out.
 
-    It says so with `n_obs_steps` above 1, with temporal ensembling, or with queues (`_queues`) that hold observations besides actions:
-    such queues are filled by `select_action` and only read by `predict_action_chunk`, also where they hold a single observation.
+    It says so with `n_obs_steps` above 1, with temporal ensembling, or with queues (`_queues`) that
+    hold observations besides actions: such queues are filled by `select_action` and only read by
+    `predict_action_chunk`, also where they hold a single observation.
     """
     config = getattr(policy, "config", None)
     history = getattr(config, "n_obs_steps", 1) or 1
     ensembling = getattr(config, "temporal_ensemble_coeff", None) is not None
     queues = getattr(policy, "_queues", None)
-    return history > 1 or ensembling or (isinstance(queues, dict) and any(name != "action" for name in queues))
+    return (
+        history > 1
+        or ensembling
+        or (isinstance(queues, dict) and any(name != "action" for name in queues))
+    )
 
 
 def _device_of(policy: Any):
@@ -335,7 +434,9 @@ def _device_of(policy: Any):
 
 
 def weights_hash(policy: Any) -> str | None:
-    """SHA-256 over the names and bytes of a module's state; None where the object has no `state_dict`."""
+    """SHA-256 over the names and bytes of a module's state; None where the object has no
+    `state_dict`.
+    """
     if not callable(getattr(policy, "state_dict", None)):
         return None
     import hashlib
@@ -346,9 +447,11 @@ def weights_hash(policy: Any) -> str | None:
 
 
 def processor_hash(processor: Any) -> str | None:
-    """SHA-256 over what a processor does to a batch: the classes, settings and statistics of its steps. None where there is no processor.
+    """SHA-256 over what a processor does to a batch: the classes, settings and statistics of its
+    steps. None where there is no processor.
 
-    A callable without steps is known by the name that it is defined under, and by its state where it has a `state_dict`.
+    A callable without steps is known by the name that it is defined under, and by its state where
+    it has a `state_dict`.
     """
     if processor is None:
         return None
@@ -374,7 +477,9 @@ def _add_state(digest: Any, state: Any) -> None:
 
             value = value.detach().cpu().contiguous()
             digest.update(str((value.dtype, tuple(value.shape))).encode())
-            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+            digest.update(
+                value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+            )
         else:
             digest.update(repr(value).encode())
 
@@ -396,14 +501,15 @@ def policy_names() -> list[str]:
 
 
 def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
-    """A policy from a name ("expert", "random", "zero", …), a checkpoint (a folder, or "hub:user/repo@revision"), the address of a server
-    ("ws://host:port"), an import path ("my_module:MyPolicy") or an object.
+    """A policy from a name ("expert", "random", "zero", …), a checkpoint (a folder, or
+    "hub:user/repo@revision"), the address of a server ("ws://host:port"), an import path
+    ("my_module:MyPolicy") or an object.
 
     Parameters
     ----------
     env_config
-        The benchmark's configuration, which knows its scripted expert; a checkpoint is compared with it before its
-        weights are loaded.
+        The benchmark's configuration, which knows its scripted expert; a checkpoint is compared
+        with it before its weights are loaded.
     kwargs
         Arguments of the policy's class. Plain data, if the policy is to run inside the workers.
 
@@ -416,7 +522,9 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
     """
     if isinstance(policy, Policy):
         if kwargs:
-            raise TypeError(f"{policy.name} is built already; the arguments {sorted(kwargs)} come too late")
+            raise TypeError(
+                f"{policy.name} is built already; the arguments {sorted(kwargs)} come too late"
+            )
         return _checked(policy)
     if not isinstance(policy, str):
         if inspect.isclass(policy):
@@ -426,10 +534,13 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
     path = policy_path(policy, env_config)
     target, source = resolve(path), policy_source(policy)
     if set(source) & set(kwargs):
-        raise ValueError(f"policy={policy!r} says the {', '.join(source)} already; leave it out of policy_kwargs")
+        raise ValueError(
+            f"policy={policy!r} says the {', '.join(source)} already; leave it out of policy_kwargs"
+        )
     kwargs = source | kwargs
     if inspect.isclass(target) and issubclass(target, Policy):
-        if env_config is not None and hasattr(target, "check_source"):      # before gigabytes are loaded
+        # before gigabytes are loaded
+        if env_config is not None and hasattr(target, "check_source"):
             target.check_source(env_config, **kwargs)
         return _checked(PolicySpec(path, kwargs).build())
     made = _construct(path, target, kwargs)
@@ -437,14 +548,18 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
 
 
 def adapt_policy(policy: Any, **kwargs: Any) -> Policy:
-    """The policy that an object stands for: one of lerobot's is asked as it is seen to act (`LerobotObject`), any other as its methods say (`AdaptedPolicy`).
+    """The policy that an object stands for: one of lerobot's is asked as it is seen to act
+    (`LerobotObject`), any other as its methods say (`AdaptedPolicy`).
 
     Parameters
     ----------
     kwargs
         `n_action_steps`, `preprocessor`, `postprocessor`, `name`.
     """
-    if any(base.__name__ == "PreTrainedPolicy" and base.__module__.startswith("lerobot.") for base in type(policy).__mro__):
+    if any(
+        base.__name__ == "PreTrainedPolicy" and base.__module__.startswith("lerobot.")
+        for base in type(policy).__mro__
+    ):
         from lerobot_nb.policies.lerobot_policy import LerobotObject
 
         return LerobotObject(policy, **kwargs)
@@ -453,20 +568,32 @@ def adapt_policy(policy: Any, **kwargs: Any) -> Policy:
 
 def _checked(policy: Policy) -> Policy:
     """The policy; ValueError where what it says of itself makes no sense."""
-    if isinstance(policy.placements, str) or not policy.placements or not set(policy.placements) <= {"driver", "worker"}:
-        raise ValueError(f"policy {policy.name!r}: placements={policy.placements!r}; it must be a tuple of 'driver', 'worker' or both")
+    if (
+        isinstance(policy.placements, str)
+        or not policy.placements
+        or not set(policy.placements) <= {"driver", "worker"}
+    ):
+        raise ValueError(
+            f"policy {policy.name!r}: placements={policy.placements!r}; it must be a tuple of 'driver', 'worker' or both"
+        )
     if policy.batch_format not in ("torch", "numpy"):
-        raise ValueError(f"policy {policy.name!r}: batch_format={policy.batch_format!r}; allowed are 'torch' and 'numpy'")
+        raise ValueError(
+            f"policy {policy.name!r}: batch_format={policy.batch_format!r}; allowed are 'torch' and 'numpy'"
+        )
     return policy
 
 
 def policy_path(name: str, env_config: Any = None) -> str:
-    """Import path of the policy called `name`; "expert" is the benchmark's own. ValueError for a name that is not known."""
+    """Import path of the policy called `name`; "expert" is the benchmark's own. ValueError for a
+    name that is not known.
+    """
     if name == "expert":
         path = getattr(env_config, "expert", None)
         if not path:
             benchmark = getattr(env_config, "type", None) or "this environment"
-            raise ValueError(f"policy='expert': {benchmark} has no scripted expert; use one of {sorted(_POLICIES)} or 'my_module:MyPolicy'")
+            raise ValueError(
+                f"policy='expert': {benchmark} has no scripted expert; use one of {sorted(_POLICIES)} or 'my_module:MyPolicy'"
+            )
         return path
     if name in _POLICIES:
         return _POLICIES[name]
@@ -479,7 +606,11 @@ def policy_path(name: str, env_config: Any = None) -> str:
         return checkpoint_class(name)
     if ":" in name:
         return name
-    hint = f" (there is no folder {name!r} in {os.getcwd()}; a checkpoint on the hub is written 'hub:{name}')" if "/" in name else ""
+    hint = (
+        f" (there is no folder {name!r} in {os.getcwd()}; a checkpoint on the hub is written 'hub:{name}')"
+        if "/" in name
+        else ""
+    )
     raise ValueError(
         f"policy={name!r} is not known{hint}; use one of {policy_names()}, the folder of a checkpoint, 'hub:user/repo', 'ws://host:port', 'my_module:MyPolicy', "
         "or a Python object"
@@ -487,16 +618,21 @@ def policy_path(name: str, env_config: Any = None) -> str:
 
 
 def policy_source(name: str) -> dict[str, Any]:
-    """What a policy's name says to its class: the `checkpoint` to load, the `address` of a server, or nothing."""
+    """What a policy's name says to its class: the `checkpoint` to load, the `address` of a server,
+    or nothing.
+    """
     if name.startswith(("ws://", "wss://")):
         return {"address": name}
-    if name.startswith("hub:") or (name not in _POLICIES and name != "expert" and os.path.isdir(name)):
+    if name.startswith("hub:") or (
+        name not in _POLICIES and name != "expert" and os.path.isdir(name)
+    ):
         return {"checkpoint": name}
     return {}
 
 
 def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> dict[str, Any]:
-    """Fields of a benchmark's configuration that a policy settles where nobody else does, such as `obs_type` or `observation_height`.
+    """Fields of a benchmark's configuration that a policy settles where nobody else does, such as
+    `obs_type` or `observation_height`.
 
     Parameters
     ----------
@@ -507,12 +643,22 @@ def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> dict[st
     """
     if isinstance(policy, str):
         target, kwargs = resolve(policy_path(policy, env_config)), policy_source(policy) | kwargs
-        wishes = target.wishes_of(**kwargs) if hasattr(target, "wishes_of") else {} if getattr(target, "needs_images", True) else {"obs_type": "state"}
+        wishes = (
+            target.wishes_of(**kwargs)
+            if hasattr(target, "wishes_of")
+            else {}
+            if getattr(target, "needs_images", True)
+            else {"obs_type": "state"}
+        )
     else:
         wishes = policy.env_wishes() if isinstance(policy, Policy) else {}
     if env_config is None:
         return wishes
-    if "native" in env_config.obs_types:                # what is observed is the environment's own
+    if "native" in env_config.obs_types:  # what is observed is the environment's own
         return {}
     known = {field.name for field in dataclasses.fields(env_config)}
-    return {name: value for name, value in wishes.items() if name in known and (name != "obs_type" or value in env_config.obs_types)}
+    return {
+        name: value
+        for name, value in wishes.items()
+        if name in known and (name != "obs_type" or value in env_config.obs_types)
+    }

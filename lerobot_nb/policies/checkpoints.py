@@ -43,14 +43,18 @@ class Checkpoint:
     config
         What config.json holds.
     """
+
     source: str
     folder: Path
     revision: str | None
     config: dict[str, Any]
 
     @classmethod
-    def find(cls, source: str, *, only_config: bool = False, more_files: tuple[str, ...] = ()) -> "Checkpoint":
-        """The checkpoint that `source` names. From the hub: fetched, or taken from the cache; `only_config` leaves the weights there.
+    def find(
+        cls, source: str, *, only_config: bool = False, more_files: tuple[str, ...] = ()
+    ) -> "Checkpoint":
+        """The checkpoint that `source` names. From the hub: fetched, or taken from the cache;
+        `only_config` leaves the weights there.
 
         Parameters
         ----------
@@ -75,24 +79,46 @@ class Checkpoint:
         return str(self.config.get("type", ""))
 
     def features(self, which: str) -> dict[str, PolicyFeature]:
-        """`input_features` or `output_features`; images as (3, H, W). Empty where config.json leaves them open. PolicyLoadError where they make no sense."""
+        """`input_features` or `output_features`; images as (3, H, W). Empty where config.json
+        leaves them open. PolicyLoadError where they make no sense.
+        """
         found: dict[str, PolicyFeature] = {}
         for key, feature in (self.config.get(which) or {}).items():
             try:
-                found[key] = PolicyFeature(FeatureType(feature["type"]), tuple(int(size) for size in feature["shape"]))
+                found[key] = PolicyFeature(
+                    FeatureType(feature["type"]), tuple(int(size) for size in feature["shape"])
+                )
             except (KeyError, TypeError, ValueError):
-                raise PolicyLoadError(f"{self.source}: {which} in config.json describes {key!r} as {feature!r}; it must be {{'type': 'VISUAL', 'shape': [3, 96, 96]}}") from None
+                raise PolicyLoadError(
+                    f"{self.source}: {which} in config.json describes {key!r} as {feature!r}; it must be {{'type': 'VISUAL', 'shape': [3, 96, 96]}}"
+                ) from None
         return found
 
     def image_size(self) -> tuple[int, int] | None:
-        """Height and width of the pictures that the policy was trained on; None where it has none, or of several sizes."""
-        sizes = {feature.shape[1:] for key, feature in self.features("input_features").items() if feature.type is FeatureType.VISUAL and not is_empty_camera(key)}
+        """Height and width of the pictures that the policy was trained on; None where it has none,
+        or of several sizes.
+        """
+        sizes = {
+            feature.shape[1:]
+            for key, feature in self.features("input_features").items()
+            if feature.type is FeatureType.VISUAL and not is_empty_camera(key)
+        }
         return sizes.pop() if len(sizes) == 1 and all(len(size) == 2 for size in sizes) else None
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of the weights, of config.json, and of the processors with their statistics: {file name: digest}."""
-        names = [path for path in sorted(self.folder.iterdir()) if path.is_file() and (path.suffix in (".json", ".safetensors", *_PICKLES))]
-        return {path.name: _file_hash(path) for path in names if path.name not in ("train_config.json", "README.md")}
+        """SHA-256 of the weights, of config.json, and of the processors with their statistics:
+        {file name: digest}.
+        """
+        names = [
+            path
+            for path in sorted(self.folder.iterdir())
+            if path.is_file() and (path.suffix in (".json", ".safetensors", *_PICKLES))
+        ]
+        return {
+            path.name: _file_hash(path)
+            for path in names
+            if path.name not in ("train_config.json", "README.md")
+        }
 
 
 def is_empty_camera(key: str) -> bool:
@@ -112,16 +138,26 @@ def _fetch(source: str, patterns: tuple[str, ...]) -> Path:
     """The folder in the hub's cache with the files of "hub:user/repo@revision"."""
     parts = _HUB.fullmatch(source)
     if parts is None:
-        raise PolicyLoadError(f"policy={source!r}: a checkpoint on the hub is written 'hub:user/repo' or 'hub:user/repo@revision'")
+        raise PolicyLoadError(
+            f"policy={source!r}: a checkpoint on the hub is written 'hub:user/repo' or 'hub:user/repo@revision'"
+        )
     from huggingface_hub import snapshot_download
 
     def fetch(only_cache: bool) -> Path:
-        return Path(snapshot_download(parts["repo"], revision=parts["revision"], allow_patterns=list(patterns), local_files_only=only_cache))
+        return Path(
+            snapshot_download(
+                parts["repo"],
+                revision=parts["revision"],
+                allow_patterns=list(patterns),
+                local_files_only=only_cache,
+            )
+        )
 
     try:
         return fetch(only_cache=False)
     except (OSError, ValueError) as error:
-        with contextlib.suppress(OSError, ValueError):          # the hub is out of reach, but the repository may have been fetched before
+        # the hub is out of reach, but the repository may have been fetched before
+        with contextlib.suppress(OSError, ValueError):
             return fetch(only_cache=True)
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise PolicyLoadError(
@@ -133,21 +169,39 @@ def _fetch(source: str, patterns: tuple[str, ...]) -> Path:
 def _read_config(folder: Path, source: str) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        inside = next((folder / name for name in ("pretrained_model", "checkpoints/last/pretrained_model", "last/pretrained_model") if (folder / name / "config.json").is_file()), None)
+        inside = next(
+            (
+                folder / name
+                for name in (
+                    "pretrained_model",
+                    "checkpoints/last/pretrained_model",
+                    "last/pretrained_model",
+                )
+                if (folder / name / "config.json").is_file()
+            ),
+            None,
+        )
         files = sorted(entry.name for entry in folder.iterdir())[:8] if folder.is_dir() else []
-        hint = f"the checkpoint is in {inside}" if inside else f"it holds {', '.join(files) or 'nothing'}"
+        hint = (
+            f"the checkpoint is in {inside}"
+            if inside
+            else f"it holds {', '.join(files) or 'nothing'}"
+        )
         raise PolicyLoadError(f"{source} is not a checkpoint: it has no config.json; {hint}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PolicyLoadError(f"{path} can't be read: {error}") from None
     if not isinstance(config, dict) or not ({"type", "policy_class"} & set(config)):
-        raise PolicyLoadError(f"{path} does not say what policy this is: it needs the entry 'type' (lerobot's name of the family) or 'policy_class' ('module:Class')")
+        raise PolicyLoadError(
+            f"{path} does not say what policy this is: it needs the entry 'type' (lerobot's name of the family) or 'policy_class' ('module:Class')"
+        )
     return config
 
 
 def checkpoint_class(source: str) -> str:
-    """Import path of the class that loads a checkpoint: lerobot's families, or the class of this package that `policy_class` in config.json names.
+    """Import path of the class that loads a checkpoint: lerobot's families, or the class of this
+    package that `policy_class` in config.json names.
 
     PolicyLoadError where it names code from elsewhere: what a file names is not run unasked.
     """
@@ -164,14 +218,20 @@ def checkpoint_class(source: str) -> str:
 
 # %% ../../nbs/policies/checkpoints.ipynb #3c4c2552
 def weights_file(checkpoint: Checkpoint, allow_pickle: bool = False) -> Path:
-    """The file with the weights. PolicyLoadError where there is none, or only a pickle and `allow_pickle` is False."""
+    """The file with the weights. PolicyLoadError where there is none, or only a pickle and
+    `allow_pickle` is False.
+    """
     path = checkpoint.folder / "model.safetensors"
     if path.is_file():
         return path
     if (checkpoint.folder / "adapter_config.json").is_file():
-        raise PolicyLoadError(f"{checkpoint.source} holds an adapter (PEFT) and no whole policy; merge it into its base model and save that: model.merge_and_unload()")
+        raise PolicyLoadError(
+            f"{checkpoint.source} holds an adapter (PEFT) and no whole policy; merge it into its base model and save that: model.merge_and_unload()"
+        )
     if (checkpoint.folder / "model.safetensors.index.json").is_file():
-        raise PolicyLoadError(f"{checkpoint.source} is cut into several safetensors files, which lerobot does not load; save it again as one file")
+        raise PolicyLoadError(
+            f"{checkpoint.source} is cut into several safetensors files, which lerobot does not load; save it again as one file"
+        )
     pickles = sorted(entry for entry in checkpoint.folder.iterdir() if entry.suffix in _PICKLES)
     if not pickles:
         raise PolicyLoadError(f"{checkpoint.source} has no weights: model.safetensors is missing")
@@ -185,7 +245,10 @@ def weights_file(checkpoint: Checkpoint, allow_pickle: bool = False) -> Path:
 # %% ../../nbs/policies/checkpoints.ipynb #a4a59abf
 @dataclass(frozen=True)
 class FeatureProblem:
-    """One feature that doesn't fit. `given`: what the environment has; `expected`: what the checkpoint was trained on; `cure`: the setting that mends it."""
+    """One feature that doesn't fit. `given`: what the environment has; `expected`: what the
+    checkpoint was trained on; `cure`: the setting that mends it.
+    """
+
     key: str
     given: str
     expected: str
@@ -197,9 +260,15 @@ class FeatureMismatch(PolicyLoadError):
 
     def __init__(self, what: str, problems: list[FeatureProblem]):
         self.problems = problems
-        rows = [("key", "environment", "checkpoint", "what mends it"), *(dataclasses.astuple(problem) for problem in problems)]
+        rows = [
+            ("key", "environment", "checkpoint", "what mends it"),
+            *(dataclasses.astuple(problem) for problem in problems),
+        ]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[3]]).rstrip() for row in rows]
+        lines = [
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[3]]).rstrip()
+            for row in rows
+        ]
         super().__init__(what + ":\n  " + "\n  ".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -207,16 +276,22 @@ class FeatureMismatch(PolicyLoadError):
 
 # %% ../../nbs/policies/checkpoints.ipynb #76bbe12a
 def compare_features(
-    checkpoint: Checkpoint, env_config: EnvConfig | None, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None, resize_images: bool = False,
+    checkpoint: Checkpoint,
+    env_config: EnvConfig | None,
+    rename_map: Mapping[str, str] | None = None,
+    empty_cameras: int | None = None,
+    resize_images: bool = False,
     named: Mapping[str, PolicyFeature] | None = None,
 ) -> list[FeatureProblem]:
-    """What of a benchmark's observations and actions doesn't fit a checkpoint; an empty list where everything does, or where the benchmark doesn't say what they are
-    (a Gymnasium id shows it in its first observation).
+    """What of a benchmark's observations and actions doesn't fit a checkpoint; an empty list where
+    everything does, or where the benchmark doesn't say what they are (a Gymnasium id shows it in
+    its first observation).
 
     Parameters
     ----------
     rename_map
-        From the environment's names to the policy's; None: the one that the checkpoint's processor was saved with.
+        From the environment's names to the policy's; None: the one that the checkpoint's processor
+        was saved with.
     empty_cameras
         Cameras that may be missing; None: as config.json says.
     resize_images
@@ -225,46 +300,124 @@ def compare_features(
         The features in place of those that the configuration tells.
     """
     if named is None:
-        named = env_to_policy_features(env_config) if env_config is not None and env_config.features else {}
+        named = (
+            env_to_policy_features(env_config)
+            if env_config is not None and env_config.features
+            else {}
+        )
         if not named:
             return []
     inputs, outputs = checkpoint.features("input_features"), checkpoint.features("output_features")
     rename_map = saved_rename_map(checkpoint) if rename_map is None else rename_map
-    empty_cameras = int(checkpoint.config.get("empty_cameras") or 0) if empty_cameras is None else empty_cameras
-    problems = [FeatureProblem(name, "not given", "", f"rename_map names it; the environment gives {', '.join(sorted(named))}") for name in rename_map if name not in named]
+    empty_cameras = (
+        int(checkpoint.config.get("empty_cameras") or 0) if empty_cameras is None else empty_cameras
+    )
+    problems = [
+        FeatureProblem(
+            name,
+            "not given",
+            "",
+            f"rename_map names it; the environment gives {', '.join(sorted(named))}",
+        )
+        for name in rename_map
+        if name not in named
+    ]
     given = {rename_map.get(name, name): (name, feature) for name, feature in named.items()}
-    wanted = {key: feature for key, feature in inputs.items() if feature.type is not FeatureType.ACTION and not is_empty_camera(key)}
+    wanted = {
+        key: feature
+        for key, feature in inputs.items()
+        if feature.type is not FeatureType.ACTION and not is_empty_camera(key)
+    }
     missing = [key for key in wanted if key not in given]
     missing_cameras = [key for key in missing if wanted[key].type is FeatureType.VISUAL]
-    if missing_cameras and len(missing_cameras) <= empty_cameras and len(missing_cameras) < sum(feature.type is FeatureType.VISUAL for feature in wanted.values()):
+    if (
+        missing_cameras
+        and len(missing_cameras) <= empty_cameras
+        and len(missing_cameras)
+        < sum(feature.type is FeatureType.VISUAL for feature in wanted.values())
+    ):
         missing = [key for key in missing if key not in missing_cameras]
-    spare = [name for key, (name, feature) in given.items() if key not in wanted and feature.type is not FeatureType.ACTION]
+    spare = [
+        name
+        for key, (name, feature) in given.items()
+        if key not in wanted and feature.type is not FeatureType.ACTION
+    ]
     for key in missing:
-        problems.append(FeatureProblem(key, "not given", str(wanted[key].shape), _cure_of_missing(wanted[key], key, spare, named, env_config, checkpoint)))
+        problems.append(
+            FeatureProblem(
+                key,
+                "not given",
+                str(wanted[key].shape),
+                _cure_of_missing(wanted[key], key, spare, named, env_config, checkpoint),
+            )
+        )
     for key, feature in wanted.items():
-        if key in given and given[key][1].shape != feature.shape and not (resize_images and feature.type is FeatureType.VISUAL):
-            problems.append(FeatureProblem(key, str(given[key][1].shape), str(feature.shape), _cure_of_size(feature, given[key][1], env_config)))
+        if (
+            key in given
+            and given[key][1].shape != feature.shape
+            and not (resize_images and feature.type is FeatureType.VISUAL)
+        ):
+            problems.append(
+                FeatureProblem(
+                    key,
+                    str(given[key][1].shape),
+                    str(feature.shape),
+                    _cure_of_size(feature, given[key][1], env_config),
+                )
+            )
     action = given.get("action")
     for key, feature in outputs.items():
         if key == "action" and action is not None and action[1].shape != feature.shape:
-            problems.append(FeatureProblem("action", str(action[1].shape), str(feature.shape), "another benchmark, or its action settings"))
+            problems.append(
+                FeatureProblem(
+                    "action",
+                    str(action[1].shape),
+                    str(feature.shape),
+                    "another benchmark, or its action settings",
+                )
+            )
     return problems
 
 
 def _cure_of_missing(
-    feature: PolicyFeature, key: str, spare: list[str], named: Mapping[str, PolicyFeature], env_config: EnvConfig | None, checkpoint: Checkpoint,
+    feature: PolicyFeature,
+    key: str,
+    spare: list[str],
+    named: Mapping[str, PolicyFeature],
+    env_config: EnvConfig | None,
+    checkpoint: Checkpoint,
 ) -> str:
-    """The setting that would give a feature that isn't there. Takes a name out of `spare` where that one is proposed."""
-    alike = [name for name in spare if named[name].type is feature.type and (feature.type is FeatureType.VISUAL or named[name].shape == feature.shape)]
+    """The setting that would give a feature that isn't there. Takes a name out of `spare` where
+    that one is proposed.
+    """
+    alike = [
+        name
+        for name in spare
+        if named[name].type is feature.type
+        and (feature.type is FeatureType.VISUAL or named[name].shape == feature.shape)
+    ]
     if alike:
         spare.remove(alike[0])
-        size = "" if named[alike[0]].shape == feature.shape else ", and " + _cure_of_size(feature, named[alike[0]], env_config)
+        size = (
+            ""
+            if named[alike[0]].shape == feature.shape
+            else ", and " + _cure_of_size(feature, named[alike[0]], env_config)
+        )
         return f"rename_map={json.dumps({alike[0]: key})}{size}"
     visual = feature.type is FeatureType.VISUAL
     if env_config is not None:
-        if visual and env_config.obs_type == "state" or not visual and env_config.obs_type == "pixels":
+        if (
+            visual
+            and env_config.obs_type == "state"
+            or not visual
+            and env_config.obs_type == "pixels"
+        ):
             return f"obs_type={'pixels_agent_pos'!r}; it is {env_config.obs_type!r}"
-        if feature.type is FeatureType.ENV and env_config.obs_type != "state" and "state" in env_config.obs_types:
+        if (
+            feature.type is FeatureType.ENV
+            and env_config.obs_type != "state"
+            and "state" in env_config.obs_types
+        ):
             return "obs_type='state'"
     if visual and "empty_cameras" in checkpoint.config:
         return "another camera of the environment, or empty_cameras=1"
@@ -274,9 +427,17 @@ def _cure_of_missing(
 def _cure_of_size(wanted: PolicyFeature, given: PolicyFeature, env_config: EnvConfig | None) -> str:
     if wanted.type is FeatureType.VISUAL and wanted.shape[:1] == given.shape[:1]:
         height, width = wanted.shape[1:]
-        own = "policy_kwargs={\"resize_images\": true}"
-        return own if env_config is None else f"observation_height={height}, observation_width={width} (or {own})"
-    return "other numbers than it was trained on: another obs_type" + (f" ({', '.join(env_config.obs_types)})" if env_config is not None else "") + ", or a processor"
+        own = 'policy_kwargs={"resize_images": true}'
+        return (
+            own
+            if env_config is None
+            else f"observation_height={height}, observation_width={width} (or {own})"
+        )
+    return (
+        "other numbers than it was trained on: another obs_type"
+        + (f" ({', '.join(env_config.obs_types)})" if env_config is not None else "")
+        + ", or a processor"
+    )
 
 # %% ../../nbs/policies/checkpoints.ipynb #8ae390e6
 def saved_rename_map(checkpoint: Checkpoint) -> dict[str, str]:
@@ -288,7 +449,9 @@ def saved_rename_map(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def processor_steps(checkpoint: Checkpoint, name: str) -> list[dict[str, Any]]:
-    """The steps in a processor's file, `[{"registry_name": …, "config": …}, …]`; empty where there is no such file."""
+    """The steps in a processor's file, `[{"registry_name": …, "config": …}, …]`; empty where there
+    is no such file.
+    """
     path = checkpoint.folder / name
     if not path.is_file():
         return []
@@ -297,30 +460,50 @@ def processor_steps(checkpoint: Checkpoint, name: str) -> list[dict[str, Any]]:
         if not all(isinstance(step, dict) for step in steps):
             raise TypeError("a step must be a dictionary")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PolicyLoadError(f"{path} is not a processor that lerobot saved: {type(error).__name__}: {error}") from None
+        raise PolicyLoadError(
+            f"{path} is not a processor that lerobot saved: {type(error).__name__}: {error}"
+        ) from None
     return list(steps)
 
 
 def check_features(checkpoint: Checkpoint, env_config: EnvConfig | None, **settings: Any) -> None:
-    """FeatureMismatch, with a table, where `compare_features` finds anything; settings: its arguments."""
+    """FeatureMismatch, with a table, where `compare_features` finds anything; settings: its
+    arguments.
+    """
     problems = compare_features(checkpoint, env_config, **settings)
     if problems:
-        what = f"the benchmark {env_config.type}" if env_config is not None else "the environment's observations"
-        raise FeatureMismatch(f"the checkpoint {checkpoint.source} ({checkpoint.type}) does not fit {what}", problems)
+        what = (
+            f"the benchmark {env_config.type}"
+            if env_config is not None
+            else "the environment's observations"
+        )
+        raise FeatureMismatch(
+            f"the checkpoint {checkpoint.source} ({checkpoint.type}) does not fit {what}", problems
+        )
 
 
 def features_of_batch(batch: Mapping[str, Any]) -> dict[str, PolicyFeature]:
-    """The features that a batch of tensors (B, …) shows, for environments whose configuration doesn't tell them."""
+    """The features that a batch of tensors (B, …) shows, for environments whose configuration
+    doesn't tell them.
+    """
     found: dict[str, PolicyFeature] = {}
     for name, value in batch.items():
         if name.startswith("observation.") and hasattr(value, "shape"):
-            kind = FeatureType.VISUAL if name.startswith("observation.image") else FeatureType.ENV if name == "observation.environment_state" else FeatureType.STATE
+            kind = (
+                FeatureType.VISUAL
+                if name.startswith("observation.image")
+                else FeatureType.ENV
+                if name == "observation.environment_state"
+                else FeatureType.STATE
+            )
             found[name] = PolicyFeature(kind, tuple(value.shape[1:]))
     return found
 
 
 def checkpoint_wishes(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Fields of a benchmark's configuration that a checkpoint settles: the size of the pictures, or states alone where it looks at none."""
+    """Fields of a benchmark's configuration that a checkpoint settles: the size of the pictures, or
+    states alone where it looks at none.
+    """
     inputs = checkpoint.features("input_features")
     if inputs and not any(feature.type is FeatureType.VISUAL for feature in inputs.values()):
         return {"obs_type": "state"}

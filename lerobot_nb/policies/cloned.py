@@ -28,7 +28,8 @@ class ClonedPolicyConfig:
     Parameters
     ----------
     input_features
-        What the network sees, `{name: shape}`: flat features as (D,), pictures as (3, H, W), under names such as `observation.state` and `observation.images.image`.
+        What the network sees, `{name: shape}`: flat features as (D,), pictures as (3, H, W), under
+        names such as `observation.state` and `observation.images.image`.
     action_dim
         Numbers in one action.
     chunk_size
@@ -42,6 +43,7 @@ class ClonedPolicyConfig:
     action_low, action_high
         Bounds that actions are clipped to, one number for each dimension; empty for none.
     """
+
     input_features: dict[str, tuple[int, ...]]
     action_dim: int
     chunk_size: int = 8
@@ -55,7 +57,9 @@ class ClonedPolicyConfig:
         if not self.input_features:
             raise ValueError("input_features is empty: a policy must see something")
         if not 1 <= self.n_action_steps <= self.chunk_size:
-            raise ValueError(f"n_action_steps={self.n_action_steps} must be between 1 and chunk_size={self.chunk_size}")
+            raise ValueError(
+                f"n_action_steps={self.n_action_steps} must be between 1 and chunk_size={self.chunk_size}"
+            )
         for name in ("action_dim", "image_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -73,11 +77,24 @@ class ClonedPolicyConfig:
         return sorted(name for name, shape in self.input_features.items() if len(shape) == 3)
 
     def to_json(self) -> dict[str, Any]:
-        """What config.json holds. `input_features` and `output_features` are written as lerobot's checkpoints have them."""
-        kinds = {name: "VISUAL" if len(shape) == 3 else "ENV" if name.endswith("environment_state") else "STATE" for name, shape in self.input_features.items()}
+        """What config.json holds. `input_features` and `output_features` are written as lerobot's
+        checkpoints have them.
+        """
+        kinds = {
+            name: "VISUAL"
+            if len(shape) == 3
+            else "ENV"
+            if name.endswith("environment_state")
+            else "STATE"
+            for name, shape in self.input_features.items()
+        }
         return {
-            "policy_class": "lerobot_nb.policies.cloned:ClonedPolicy", **asdict(self),
-            "input_features": {name: {"type": kinds[name], "shape": list(shape)} for name, shape in self.input_features.items()},
+            "policy_class": "lerobot_nb.policies.cloned:ClonedPolicy",
+            **asdict(self),
+            "input_features": {
+                name: {"type": kinds[name], "shape": list(shape)}
+                for name, shape in self.input_features.items()
+            },
             "output_features": {"action": {"type": "ACTION", "shape": [self.action_dim]}},
         }
 
@@ -92,11 +109,19 @@ class ClonedPolicyConfig:
         """
         try:
             return cls(
-                {name: tuple(feature["shape"]) for name, feature in data["input_features"].items()}, data["action_dim"], data["chunk_size"], data["n_action_steps"],
-                tuple(data["hidden"]), data["image_size"], tuple(data["action_low"]), tuple(data["action_high"]),
+                {name: tuple(feature["shape"]) for name, feature in data["input_features"].items()},
+                data["action_dim"],
+                data["chunk_size"],
+                data["n_action_steps"],
+                tuple(data["hidden"]),
+                data["image_size"],
+                tuple(data["action_low"]),
+                tuple(data["action_high"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PolicyLoadError(f"config.json does not describe a cloned policy: {type(error).__name__}: {error}") from None
+            raise PolicyLoadError(
+                f"config.json does not describe a cloned policy: {type(error).__name__}: {error}"
+            ) from None
 
 # %% ../../nbs/policies/cloned.ipynb #c8788e31
 class ClonedNetwork(nn.Module):
@@ -119,7 +144,9 @@ class ClonedNetwork(nn.Module):
         self.head = nn.Sequential(*layers, nn.Linear(width, config.chunk_size * config.action_dim))
 
     def set_statistics(self, flat: Tensor, actions: Tensor) -> None:
-        """Take mean and standard deviation from data: `flat` (N, D) as `flatten` makes it, `actions` (N, A). A number that never changes is left as it is."""
+        """Take mean and standard deviation from data: `flat` (N, D) as `flatten` makes it,
+        `actions` (N, A). A number that never changes is left as it is.
+        """
         for name, values in (("flat", flat), ("action", actions)):
             std = values.std(0, correction=0)
             getattr(self, f"{name}_mean").copy_(values.mean(0))
@@ -131,13 +158,17 @@ class ClonedNetwork(nn.Module):
         device = self.action_mean.device
         if not names:
             return torch.zeros(len(batch[self.config.image_names[0]]), 0, device=device)
-        return torch.cat([batch[name].to(device, torch.float32).flatten(1) for name in names], dim=1)
+        return torch.cat(
+            [batch[name].to(device, torch.float32).flatten(1) for name in names], dim=1
+        )
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Normalised action chunks (B, chunk_size, A)."""
         parts = [(self.flatten(batch) - self.flat_mean) / self.flat_std]
         for name, encoder in zip(self.config.image_names, self.encoders):
-            parts.append(encoder(resized(batch[name].to(self.action_mean.device), self.config.image_size)))
+            parts.append(
+                encoder(resized(batch[name].to(self.action_mean.device), self.config.image_size))
+            )
         output: Tensor = self.head(torch.cat(parts, dim=1))
         return output.view(-1, self.config.chunk_size, self.config.action_dim)
 
@@ -145,7 +176,10 @@ class ClonedNetwork(nn.Module):
         """Action chunks (B, chunk_size, A) in the environment's units, clipped to the bounds."""
         chunk = self(batch) * self.action_std + self.action_mean
         if self.config.action_low:
-            low, high = (torch.tensor(one, device=chunk.device) for one in (self.config.action_low, self.config.action_high))
+            low, high = (
+                torch.tensor(one, device=chunk.device)
+                for one in (self.config.action_low, self.config.action_high)
+            )
             chunk = torch.minimum(torch.maximum(chunk, low), high)
         return chunk
 
@@ -155,8 +189,16 @@ _IMAGE_FEATURES = 64
 
 def _image_encoder() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 32, 5, stride=3), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2), nn.ReLU(), nn.Conv2d(64, 64, 3, stride=2), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(64 * 9, _IMAGE_FEATURES), nn.ReLU(),
+        nn.Conv2d(3, 32, 5, stride=3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, stride=2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(3),
+        nn.Flatten(),
+        nn.Linear(64 * 9, _IMAGE_FEATURES),
+        nn.ReLU(),
     )
 
 
@@ -165,17 +207,26 @@ def resized(images: Tensor, size: int) -> Tensor:
     images = images.to(torch.float32) / 255 if images.dtype is torch.uint8 else images
     if images.shape[-2:] == (size, size):
         return images
-    return nn.functional.interpolate(images, size=(size, size), mode="bilinear", align_corners=False, antialias=True)
+    return nn.functional.interpolate(
+        images, size=(size, size), mode="bilinear", align_corners=False, antialias=True
+    )
 
 # %% ../../nbs/policies/cloned.ipynb #4c516871
 def save_checkpoint(network: ClonedNetwork, folder: str | Path) -> Path:
-    """Write config.json and model.safetensors into `folder`, which is made; an older checkpoint there is replaced. Returns the folder."""
+    """Write config.json and model.safetensors into `folder`, which is made; an older checkpoint
+    there is replaced. Returns the folder.
+    """
     from safetensors.torch import save
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
-    for name, content in (("model.safetensors", save(state)), ("config.json", json.dumps(network.config.to_json(), indent=2, allow_nan=False).encode())):
+    state = {
+        name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()
+    }
+    for name, content in (
+        ("model.safetensors", save(state)),
+        ("config.json", json.dumps(network.config.to_json(), indent=2, allow_nan=False).encode()),
+    ):
         unfinished = folder / f".{name}.unfinished"
         unfinished.write_bytes(content)
         unfinished.replace(folder / name)
@@ -188,7 +239,8 @@ def load_network(checkpoint: Checkpoint, device: str = "cpu") -> ClonedNetwork:
     Raises
     ------
     PolicyLoadError
-        Where files are missing, weights don't fit the configuration, or a weight is not a finite number.
+        Where files are missing, weights don't fit the configuration, or a weight is not a finite
+        number.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -197,14 +249,26 @@ def load_network(checkpoint: Checkpoint, device: str = "cpu") -> ClonedNetwork:
     try:
         state = load_file(weights_file(checkpoint), device="cpu")
     except (OSError, SafetensorError) as error:
-        raise PolicyLoadError(f"{checkpoint.source}: model.safetensors can't be read: {error}") from error
+        raise PolicyLoadError(
+            f"{checkpoint.source}: model.safetensors can't be read: {error}"
+        ) from error
     wanted = network.state_dict()
-    wrong = sorted(name for name in {*wanted, *state} if name not in wanted or name not in state or wanted[name].shape != state[name].shape)
+    wrong = sorted(
+        name
+        for name in {*wanted, *state}
+        if name not in wanted or name not in state or wanted[name].shape != state[name].shape
+    )
     if wrong:
-        raise PolicyLoadError(f"{checkpoint.source}: the weights don't fit config.json; missing, unexpected or of another shape: {', '.join(wrong[:6])}")
-    infinite = sorted(name for name, value in state.items() if not bool(torch.isfinite(value).all()))
+        raise PolicyLoadError(
+            f"{checkpoint.source}: the weights don't fit config.json; missing, unexpected or of another shape: {', '.join(wrong[:6])}"
+        )
+    infinite = sorted(
+        name for name, value in state.items() if not bool(torch.isfinite(value).all())
+    )
     if infinite:
-        raise PolicyLoadError(f"{checkpoint.source}: {', '.join(infinite[:6])} hold NaN or infinity; the training must have diverged")
+        raise PolicyLoadError(
+            f"{checkpoint.source}: {', '.join(infinite[:6])} hold NaN or infinity; the training must have diverged"
+        )
     network.load_state_dict(state)
     return network.to(device)
 
@@ -223,10 +287,18 @@ class ClonedPolicy(Policy):
     device
         Where the network computes; default "cpu". A network that is given stays where it is.
     """
+
     placements = ("driver", "worker")
     batch_format = "torch"
 
-    def __init__(self, checkpoint: str | None = None, n_action_steps: int | None = None, device: str | None = None, *, network: ClonedNetwork | None = None):
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        n_action_steps: int | None = None,
+        device: str | None = None,
+        *,
+        network: ClonedNetwork | None = None,
+    ):
         if (checkpoint is None) == (network is None):
             raise ValueError("a cloned policy needs a checkpoint or a network, and not both")
         self.revision: str | None = None
@@ -239,13 +311,17 @@ class ClonedPolicy(Policy):
         self.needs_images = bool(network.config.image_names)
         steps = network.config.n_action_steps if n_action_steps is None else n_action_steps
         if not 1 <= steps <= network.config.chunk_size:
-            raise ValueError(f"n_action_steps={steps} must be between 1 and {network.config.chunk_size}, the length of the chunks that the network predicts")
+            raise ValueError(
+                f"n_action_steps={steps} must be between 1 and {network.config.chunk_size}, the length of the chunks that the network predicts"
+            )
         self.n_action_steps = steps
         self._was_training = False
 
     @staticmethod
     def wishes_of(checkpoint: str, **_: Any) -> dict[str, Any]:
-        """Fields of the benchmark that the checkpoint settles: states where it sees no pictures, else pictures of the size that it was trained on."""
+        """Fields of the benchmark that the checkpoint settles: states where it sees no pictures,
+        else pictures of the size that it was trained on.
+        """
         found = Checkpoint.find(checkpoint, only_config=True)
         return _wishes(ClonedPolicyConfig.from_json(found.config))
 
@@ -271,7 +347,9 @@ class ClonedPolicy(Policy):
             elif given.type is not FeatureType.VISUAL and tuple(given.shape) != tuple(shape):
                 problems.append(f"{name} has the shape {tuple(given.shape)}, not {tuple(shape)}")
         if problems:
-            raise PolicyLoadError(f"policy {self.name} does not fit this environment: {'; '.join(problems)}. The environment shows {', '.join(sorted(shown))}")
+            raise PolicyLoadError(
+                f"policy {self.name} does not fit this environment: {'; '.join(problems)}. The environment shows {', '.join(sorted(shown))}"
+            )
 
     def begin_run(self) -> None:
         self._was_training = self.network.training
@@ -287,11 +365,20 @@ class ClonedPolicy(Policy):
         return actions
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {"checkpoint": self.checkpoint, "revision": self.revision, "n_action_steps": self.n_action_steps, "weights_sha256": weights_hash(self.network)}
+        return super().identity() | {
+            "checkpoint": self.checkpoint,
+            "revision": self.revision,
+            "n_action_steps": self.n_action_steps,
+            "weights_sha256": weights_hash(self.network),
+        }
 
 
 def _wishes(config: ClonedPolicyConfig) -> dict[str, Any]:
     if not config.image_names:
         return {"obs_type": "state"}
     _, height, width = config.input_features[config.image_names[0]]
-    return {"obs_type": "pixels_agent_pos" if config.flat_names else "pixels", "observation_height": height, "observation_width": width}
+    return {
+        "obs_type": "pixels_agent_pos" if config.flat_names else "pixels",
+        "observation_height": height,
+        "observation_width": width,
+    }

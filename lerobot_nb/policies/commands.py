@@ -23,50 +23,123 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def serve_parser() -> argparse.ArgumentParser:
     """The options of `lerobot-nb serve`."""
     parser = ArgumentParser(
-        prog="lerobot-nb serve", description="Serve a policy over openpi's websocket protocol; evaluate it elsewhere with --policy ws://HOST:PORT.", allow_abbrev=False,
-        epilog="The token is read from the environment variable LEROBOT_NB_POLICY_TOKEN (--token_variable names another), on both sides. Exit codes: 0 ended; 2 wrong usage.")
-    parser.add_argument("--policy", required=True, metavar="TEXT", help="a checkpoint (its folder, or hub:user/repo@revision), random, zero, or my_module:MyPolicy")
-    parser.add_argument("--policy_kwargs", type=json.loads, default={}, metavar="JSON", help="arguments of the policy's class, such as '{\"rename_map\": {…}}'")
+        prog="lerobot-nb serve",
+        description="Serve a policy over openpi's websocket protocol; evaluate it elsewhere with --policy ws://HOST:PORT.",
+        allow_abbrev=False,
+        epilog="The token is read from the environment variable LEROBOT_NB_POLICY_TOKEN (--token_variable names another), on both sides. Exit codes: 0 ended; 2 wrong usage.",
+    )
+    parser.add_argument(
+        "--policy",
+        required=True,
+        metavar="TEXT",
+        help="a checkpoint (its folder, or hub:user/repo@revision), random, zero, or my_module:MyPolicy",
+    )
+    parser.add_argument(
+        "--policy_kwargs",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="arguments of the policy's class, such as '{\"rename_map\": {…}}'",
+    )
     parser.add_argument("--device", metavar="TEXT", help="cpu, cuda, cuda:0, mps")
-    parser.add_argument("--n_action_steps", type=int, metavar="N", help="actions executed before the policy looks again")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
+    parser.add_argument(
+        "--n_action_steps",
+        type=int,
+        metavar="N",
+        help="actions executed before the policy looks again",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: this machine alone)"
+    )
     parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: a free one")
-    parser.add_argument("--max_batch", type=int, default=16, metavar="N", help="most observations in one batch (default: 16)")
-    parser.add_argument("--max_wait_s", type=float, default=0.002, metavar="X", help="how long an observation waits for others (default: 0.002)")
-    parser.add_argument("--max_message_mb", type=float, default=64.0, metavar="X", help="largest observation that is accepted (default: 64)")
-    parser.add_argument("--token_variable", default="LEROBOT_NB_POLICY_TOKEN", metavar="NAME", help="environment variable with the token (default: LEROBOT_NB_POLICY_TOKEN)")
-    parser.add_argument("--no_token", action="store_true", help="listen on the network without a token: whoever reaches the port can use the policy")
+    parser.add_argument(
+        "--max_batch",
+        type=int,
+        default=16,
+        metavar="N",
+        help="most observations in one batch (default: 16)",
+    )
+    parser.add_argument(
+        "--max_wait_s",
+        type=float,
+        default=0.002,
+        metavar="X",
+        help="how long an observation waits for others (default: 0.002)",
+    )
+    parser.add_argument(
+        "--max_message_mb",
+        type=float,
+        default=64.0,
+        metavar="X",
+        help="largest observation that is accepted (default: 64)",
+    )
+    parser.add_argument(
+        "--token_variable",
+        default="LEROBOT_NB_POLICY_TOKEN",
+        metavar="NAME",
+        help="environment variable with the token (default: LEROBOT_NB_POLICY_TOKEN)",
+    )
+    parser.add_argument(
+        "--no_token",
+        action="store_true",
+        help="listen on the network without a token: whoever reaches the port can use the policy",
+    )
     return parser
 
 
 def serve_command(argv: Sequence[str]) -> int:
     """`lerobot-nb serve`; returns the exit code."""
     parser = serve_parser()
-    arguments = parser.parse_args([word.replace("-", "_").replace("__", "--", 1) if word.startswith("--") and "=" not in word else word for word in argv])
+    arguments = parser.parse_args(
+        [
+            word.replace("-", "_").replace("__", "--", 1)
+            if word.startswith("--") and "=" not in word
+            else word
+            for word in argv
+        ]
+    )
     from lerobot_nb.policies.base import make_policy
     from lerobot_nb.policies.serve import PolicyServer
 
     token = os.environ.get(arguments.token_variable)
     if arguments.host not in _LOOPBACK and not token and not arguments.no_token:
-        parser.error(f"--host {arguments.host} is reached from other machines: put a token into the environment variable {arguments.token_variable}, or say --no_token")
+        parser.error(
+            f"--host {arguments.host} is reached from other machines: put a token into the environment variable {arguments.token_variable}, or say --no_token"
+        )
     if not isinstance(arguments.policy_kwargs, dict):
-        parser.error(f"--policy_kwargs must be a dictionary in JSON, got {arguments.policy_kwargs!r}")
-    given = {name: value for name in ("device", "n_action_steps") if (value := getattr(arguments, name)) is not None}
+        parser.error(
+            f"--policy_kwargs must be a dictionary in JSON, got {arguments.policy_kwargs!r}"
+        )
+    given = {
+        name: value
+        for name in ("device", "n_action_steps")
+        if (value := getattr(arguments, name)) is not None
+    }
     try:
         policy = make_policy(arguments.policy, None, **arguments.policy_kwargs, **given)
         server = PolicyServer(
-            policy, arguments.host, arguments.port, max_batch=arguments.max_batch, max_wait_s=arguments.max_wait_s, token=token, max_message_mb=arguments.max_message_mb)
+            policy,
+            arguments.host,
+            arguments.port,
+            max_batch=arguments.max_batch,
+            max_wait_s=arguments.max_wait_s,
+            token=token,
+            max_message_mb=arguments.max_message_mb,
+        )
         server.start()
     except (ValueError, TypeError, ImportError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
-    print(f"serving {policy.name} at {server.address}{' (token wanted)' if token else ''}; Ctrl-C ends it", flush=True)
+    print(
+        f"serving {policy.name} at {server.address}{' (token wanted)' if token else ''}; Ctrl-C ends it",
+        flush=True,
+    )
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         server.wait()
     except KeyboardInterrupt:
-        pass                                             # this is how a server is told to end
+        pass  # this is how a server is told to end
     finally:
         server.stop()
     return 0

@@ -22,7 +22,14 @@ import numpy as np
 
 from .base import Episode, Policy, PolicyLoadError, processor_hash, weights_hash
 from lerobot_nb.policies.checkpoints import (
-    Checkpoint, check_features, checkpoint_wishes, features_of_batch, is_empty_camera, processor_steps, saved_rename_map, weights_file,
+    Checkpoint,
+    check_features,
+    checkpoint_wishes,
+    features_of_batch,
+    is_empty_camera,
+    processor_steps,
+    saved_rename_map,
+    weights_file,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +46,11 @@ def require_lerobot(source: str) -> None:
     """PolicyLoadError where lerobot is not installed, with the two ways out."""
     if importlib.util.find_spec("lerobot") is not None:
         return
-    python = "" if sys.version_info >= (3, 12) else f"; it needs Python 3.12 or newer, this is {sys.version_info.major}.{sys.version_info.minor}"
+    python = (
+        ""
+        if sys.version_info >= (3, 12)
+        else f"; it needs Python 3.12 or newer, this is {sys.version_info.major}.{sys.version_info.minor}"
+    )
     raise PolicyLoadError(
         f"{source} is a policy of lerobot, which is not installed here{python}. Either `make setup-lerobot` and evaluate with .venv-lerobot/bin/lerobot-nb "
         f"(or pip install 'lerobot-nb[lerobot]'), or serve it from an environment that has lerobot: lerobot-nb serve --policy {source}, and evaluate here with policy='ws://127.0.0.1:8000'"
@@ -48,7 +59,10 @@ def require_lerobot(source: str) -> None:
 
 @dataclass
 class LoadedPolicy:
-    """A policy of lerobot with its processors. `rename_map`: what has to be renamed before the preprocessor, because it has no step that does."""
+    """A policy of lerobot with its processors. `rename_map`: what has to be renamed before the
+    preprocessor, because it has no step that does.
+    """
+
     policy: Any
     preprocessor: Callable[[dict[str, Any]], dict[str, Any]]
     postprocessor: Callable[[Any], Any]
@@ -56,8 +70,12 @@ class LoadedPolicy:
 
 
 def load_policy(
-    checkpoint: Checkpoint, device: str | None = None, settings: Mapping[str, Any] | None = None, rename_map: Mapping[str, str] | None = None,
-    allow_pickle: bool = False, trust_remote_code: bool = False,
+    checkpoint: Checkpoint,
+    device: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    rename_map: Mapping[str, str] | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
 ) -> LoadedPolicy:
     """Load configuration, weights and processors.
 
@@ -66,9 +84,11 @@ def load_policy(
     device
         None: that of the checkpoint where this machine has it, else the best that there is.
     settings
-        Fields of the configuration to override, such as `n_action_steps`. None stands for "as it is".
+        Fields of the configuration to override, such as `n_action_steps`. None stands for "as it
+        is".
     rename_map
-        From the environment's names to the policy's; None: the one that the checkpoint was saved with.
+        From the environment's names to the policy's; None: the one that the checkpoint was saved
+        with.
 
     Raises
     ------
@@ -87,10 +107,15 @@ def load_policy(
 
     if trust_remote_code:
         _run_code_of(checkpoint)
-    config = _load_config(checkpoint, _checked_device(device), {name: value for name, value in (settings or {}).items() if value is not None})
+    config = _load_config(
+        checkpoint,
+        _checked_device(device),
+        {name: value for name, value in (settings or {}).items() if value is not None},
+    )
     import torch
 
-    with torch.random.fork_rng(devices=[]):              # a model is made with random weights before its own are loaded
+    # a model is made with random weights before its own are loaded
+    with torch.random.fork_rng(devices=[]):
         policy = _load_weights(checkpoint, config, weights)
     pre, post, left = _load_processors(checkpoint, config, rename_map, trust_remote_code)
     return LoadedPolicy(policy, pre, post, left)
@@ -100,14 +125,20 @@ def _checked_device(device: str | None) -> str | None:
     import torch
 
     if device is not None and device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
-        raise PolicyLoadError(f"device={device!r}: this machine has no CUDA device that torch {torch.__version__} can use; leave device out, or say 'cpu'")
+        raise PolicyLoadError(
+            f"device={device!r}: this machine has no CUDA device that torch {torch.__version__} can use; leave device out, or say 'cpu'"
+        )
     if device == "mps" and not torch.backends.mps.is_available():
-        raise PolicyLoadError("device='mps': this machine has none that torch can use; leave device out, or say 'cpu'")
+        raise PolicyLoadError(
+            "device='mps': this machine has none that torch can use; leave device out, or say 'cpu'"
+        )
     return device
 
 
 def _run_code_of(checkpoint: Checkpoint) -> None:
-    """Import the checkpoint's own Python files (configuration_*.py, modeling_*.py, processor_*.py), which register themselves with lerobot."""
+    """Import the checkpoint's own Python files (configuration_*.py, modeling_*.py, processor_*.py),
+    which register themselves with lerobot.
+    """
     for stem in ("configuration", "modeling", "processor"):
         for path in sorted(checkpoint.folder.glob(f"{stem}_*.py")):
             spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -126,24 +157,37 @@ def _load_config(checkpoint: Checkpoint, device: str | None, settings: dict[str,
     known = PreTrainedConfig.get_known_choices()
     if checkpoint.type not in known:
         code = sorted(path.name for path in checkpoint.folder.glob("*.py"))
-        hint = f" It brings code ({', '.join(code)}), which is run only with policy_kwargs={{'trust_remote_code': true}}." if code else ""
-        raise PolicyLoadError(f"{checkpoint.source}: lerobot {_version()} has no policy of type {checkpoint.type!r}; it has {', '.join(sorted(known))}.{hint}")
+        hint = (
+            f" It brings code ({', '.join(code)}), which is run only with policy_kwargs={{'trust_remote_code': true}}."
+            if code
+            else ""
+        )
+        raise PolicyLoadError(
+            f"{checkpoint.source}: lerobot {_version()} has no policy of type {checkpoint.type!r}; it has {', '.join(sorted(known))}.{hint}"
+        )
     named = {field.name for field in fields(PreTrainedConfig.get_choice_class(checkpoint.type))}
     wrong = sorted(set(settings) - named)
     if wrong:
-        raise PolicyLoadError(f"{wrong[0]}={settings[wrong[0]]!r}: policies of type {checkpoint.type!r} have no such setting")
+        raise PolicyLoadError(
+            f"{wrong[0]}={settings[wrong[0]]!r}: policies of type {checkpoint.type!r} have no such setting"
+        )
     overrides = dict(settings)
     if device is not None:
         overrides["device"] = device
     if "pretrained_backbone_weights" in named:
-        overrides["pretrained_backbone_weights"] = "null"         # the checkpoint's own weights follow
+        overrides["pretrained_backbone_weights"] = "null"  # the checkpoint's own weights follow
     if "load_vlm_weights" in named:
         overrides["load_vlm_weights"] = False
-    arguments = [f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in overrides.items()]
+    arguments = [
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in overrides.items()
+    ]
     try:
         return PreTrainedConfig.from_pretrained(checkpoint.folder, cli_overrides=arguments)
     except (Exception, SystemExit) as error:
-        raise PolicyLoadError(f"{checkpoint.source}: lerobot {_version()} can't use config.json with {settings or 'no settings'}: {type(error).__name__}: {error}") from error
+        raise PolicyLoadError(
+            f"{checkpoint.source}: lerobot {_version()} can't use config.json with {settings or 'no settings'}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _version() -> str:
@@ -153,18 +197,25 @@ def _version() -> str:
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #364028ed
 def _load_weights(checkpoint: Checkpoint, config: Any, weights: Path) -> Any:
-    """The policy in evaluation mode on its device, with all of its weights from the file and none left over."""
+    """The policy in evaluation mode on its device, with all of its weights from the file and none
+    left over.
+    """
     from lerobot.policies.factory import get_policy_class
     from lerobot.policies.pretrained import PreTrainedPolicy
 
     if getattr(config, "use_peft", False):
-        raise PolicyLoadError(f"{checkpoint.source} is an adapter (PEFT) and no whole policy; merge it into its base model and save that: model.merge_and_unload()")
+        raise PolicyLoadError(
+            f"{checkpoint.source} is an adapter (PEFT) and no whole policy; merge it into its base model and save that: model.merge_and_unload()"
+        )
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said):
             policy_class = get_policy_class(config.type)
-            plain = policy_class.from_pretrained.__func__ is PreTrainedPolicy.from_pretrained.__func__
-            if weights.suffix == ".safetensors" and not plain:            # the family renames weights while it loads them
+            plain = (
+                policy_class.from_pretrained.__func__ is PreTrainedPolicy.from_pretrained.__func__
+            )
+            # the family renames weights while it loads them
+            if weights.suffix == ".safetensors" and not plain:
                 policy, missing, unexpected = load_counted(policy_class, checkpoint.folder, config)
             else:
                 policy = policy_class(config)
@@ -174,13 +225,20 @@ def _load_weights(checkpoint: Checkpoint, config: Any, weights: Path) -> Any:
     except ImportError as error:
         raise PolicyLoadError(f"{checkpoint.source}: {error}") from error
     except Exception as error:
-        raise PolicyLoadError(f"{checkpoint.source}: its weights don't fit its config.json: {type(error).__name__}: {error}") from error
+        raise PolicyLoadError(
+            f"{checkpoint.source}: its weights don't fit its config.json: {type(error).__name__}: {error}"
+        ) from error
     if said.getvalue().strip():
         _log.debug("while loading %s: %s", checkpoint.source, said.getvalue().strip())
-    for what, names in (("are missing from", missing), ("don't belong to the policy but are in", unexpected)):
+    for what, names in (
+        ("are missing from", missing),
+        ("don't belong to the policy but are in", unexpected),
+    ):
         if names:
             some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            raise PolicyLoadError(f"{checkpoint.source}: {len(names)} weights {what} {weights.name}: {some}. It was saved from another model than config.json describes")
+            raise PolicyLoadError(
+                f"{checkpoint.source}: {len(names)} weights {what} {weights.name}: {some}. It was saved from another model than config.json describes"
+            )
     check_finite(f"{checkpoint.source}: {weights.name}", policy.state_dict())
     return policy.to(config.device).eval()
 
@@ -194,7 +252,8 @@ def _fill(policy: Any, weights: Path) -> tuple[list[str], list[str]]:
         return sorted(missing), sorted(unexpected)
     import torch
 
-    state = torch.load(weights, map_location="cpu", weights_only=False)          # asked for with allow_pickle
+    # asked for with allow_pickle
+    state = torch.load(weights, map_location="cpu", weights_only=False)
     for name in ("state_dict", "model_state_dict", "model"):
         if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
             state = state[name]
@@ -204,7 +263,8 @@ def _fill(policy: Any, weights: Path) -> tuple[list[str], list[str]]:
 
 
 def load_counted(policy_class: Any, folder: Path, config: Any) -> tuple[Any, list[str], list[str]]:
-    """`from_pretrained` of a family that has its own, and which weights were missing or left over when it filled the model, whatever it made of that.
+    """`from_pretrained` of a family that has its own, and which weights were missing or left over
+    when it filled the model, whatever it made of that.
 
     RuntimeError where the model was returned without being filled.
     """
@@ -213,7 +273,9 @@ def load_counted(policy_class: Any, folder: Path, config: Any) -> tuple[Any, lis
     class Counted(policy_class):  # type: ignore[misc]
         config_class, name = policy_class.config_class, policy_class.name
 
-        def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        def load_state_dict(
+            self, state_dict: Any, strict: bool = True, assign: bool = False
+        ) -> Any:
             result = super().load_state_dict(state_dict, strict=False, assign=assign)
             counted.append((list(result.missing_keys), list(result.unexpected_keys)))
             return result
@@ -221,19 +283,34 @@ def load_counted(policy_class: Any, folder: Path, config: Any) -> tuple[Any, lis
     policy = Counted.from_pretrained(folder, config=config)
     policy.__class__ = policy_class
     if not counted:
-        raise RuntimeError(f"{policy_class.__name__}.from_pretrained returned a policy without loading weights into it")
+        raise RuntimeError(
+            f"{policy_class.__name__}.from_pretrained returned a policy without loading weights into it"
+        )
     return policy, sorted(counted[-1][0]), sorted(counted[-1][1])
 
 
 def check_finite(what: str, state: Mapping[str, Any]) -> None:
     """PolicyLoadError naming the first tensor with a NaN or an infinity in it."""
     for name, value in state.items():
-        if hasattr(value, "isfinite") and value.is_floating_point() and not bool(value.isfinite().all()):
-            raise PolicyLoadError(f"{what} holds numbers that are not finite, in {name}; the training that saved it went wrong, or the file is damaged")
+        if (
+            hasattr(value, "isfinite")
+            and value.is_floating_point()
+            and not bool(value.isfinite().all())
+        ):
+            raise PolicyLoadError(
+                f"{what} holds numbers that are not finite, in {name}; the training that saved it went wrong, or the file is damaged"
+            )
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #864f8778
-def _load_processors(checkpoint: Checkpoint, config: Any, rename_map: Mapping[str, str] | None, trust_remote_code: bool) -> tuple[Any, Any, dict[str, str]]:
-    """Preprocessor and postprocessor, on the policy's device, and what of `rename_map` is left to do before them."""
+def _load_processors(
+    checkpoint: Checkpoint,
+    config: Any,
+    rename_map: Mapping[str, str] | None,
+    trust_remote_code: bool,
+) -> tuple[Any, Any, dict[str, str]]:
+    """Preprocessor and postprocessor, on the policy's device, and what of `rename_map` is left to
+    do before them.
+    """
     from lerobot.policies.factory import make_pre_post_processors
 
     overrides: dict[str, dict[str, Any]] = {}
@@ -243,24 +320,43 @@ def _load_processors(checkpoint: Checkpoint, config: Any, rename_map: Mapping[st
         for step in steps:
             path = str(step.get("class", ""))
             if path and not path.startswith("lerobot.") and not trust_remote_code:
-                raise PolicyLoadError(f"{checkpoint.source}: {name} names the code {path!r}, which is run only with policy_kwargs={{'trust_remote_code': true}}")
+                raise PolicyLoadError(
+                    f"{checkpoint.source}: {name} names the code {path!r}, which is run only with policy_kwargs={{'trust_remote_code': true}}"
+                )
         devices = [step for step in steps if step.get("registry_name") == _DEVICE_STEP]
-        overrides[name] = {_DEVICE_STEP: {"device": config.device}} if any((step.get("config") or {}).get("device") != "cpu" or name == _PREPROCESSOR for step in devices) else {}
+        overrides[name] = (
+            {_DEVICE_STEP: {"device": config.device}}
+            if any(
+                (step.get("config") or {}).get("device") != "cpu" or name == _PREPROCESSOR
+                for step in devices
+            )
+            else {}
+        )
     if rename_map is not None:
-        if any(step.get("registry_name") == _RENAME_STEP for step in processor_steps(checkpoint, _PREPROCESSOR)):
+        if any(
+            step.get("registry_name") == _RENAME_STEP
+            for step in processor_steps(checkpoint, _PREPROCESSOR)
+        ):
             overrides[_PREPROCESSOR][_RENAME_STEP] = {"rename_map": dict(rename_map)}
         else:
             left = dict(rename_map)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             pre, post = make_pre_post_processors(
-                policy_cfg=config, pretrained_path=str(checkpoint.folder), preprocessor_overrides=overrides[_PREPROCESSOR], postprocessor_overrides=overrides[_POSTPROCESSOR],
+                policy_cfg=config,
+                pretrained_path=str(checkpoint.folder),
+                preprocessor_overrides=overrides[_PREPROCESSOR],
+                postprocessor_overrides=overrides[_POSTPROCESSOR],
             )
     except Exception as error:
-        raise PolicyLoadError(f"{checkpoint.source}: lerobot {_version()} can't make its processors: {type(error).__name__}: {error}") from error
+        raise PolicyLoadError(
+            f"{checkpoint.source}: lerobot {_version()} can't make its processors: {type(error).__name__}: {error}"
+        ) from error
     for name, processor in ((_PREPROCESSOR, pre), (_POSTPROCESSOR, post)):
         for step in processor.steps:
-            check_finite(f"{checkpoint.source}: {name}, step {type(step).__name__},", step.state_dict())
+            check_finite(
+                f"{checkpoint.source}: {name}, step {type(step).__name__},", step.state_dict()
+            )
     return pre, post, left
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #bc0bc6fc
@@ -271,22 +367,25 @@ class Acting:
     Parameters
     ----------
     way
-        "chunks" (one call predicts the chunks of all waiting slots), "steps" (`select_action`, each slot with a state
-        of its own, one after another), "lock_step" (`select_action` for all slots together, since its state can't be
-        told apart).
+        "chunks" (one call predicts the chunks of all waiting slots), "steps" (`select_action`, each
+        slot with a state of its own, one after another), "lock_step" (`select_action` for all slots
+        together, since its state can't be told apart).
     noise
-        "none" (it draws no random numbers), "argument" (`noise=`, one row an episode), "seeded" (one row at a time,
-        under the global seed of its episode).
+        "none" (it draws no random numbers), "argument" (`noise=`, one row an episode), "seeded"
+        (one row at a time, under the global seed of its episode).
     why
         What was seen in the trial.
     """
+
     way: str
     noise: str
     why: str
 
 
 def own_state(policy: Any) -> Any:
-    """A policy with the same weights, reset, and with a state of its own: whatever it keeps besides its parameters, buffers and modules is copied."""
+    """A policy with the same weights, reset, and with a state of its own: whatever it keeps besides
+    its parameters, buffers and modules is copied.
+    """
     twin = copy.copy(policy)
     shared: dict[int, Any] = {id(module): module for module in policy.modules()}
     shared |= {id(tensor): tensor for tensor in (*policy.parameters(), *policy.buffers())}
@@ -306,7 +405,9 @@ def _attributes_of_modules() -> set[str]:
 
 @contextlib.contextmanager
 def seeded(device: str, state: dict[str, Any]) -> Iterator[None]:
-    """torch's global generators as `state` has them, which moves on with them; they are put back afterwards. `{"seed": 3}` begins with a seed."""
+    """torch's global generators as `state` has them, which moves on with them; they are put back
+    afterwards. `{"seed": 3}` begins with a seed.
+    """
     import torch
 
     cuda = device.startswith("cuda")
@@ -326,7 +427,9 @@ def seeded(device: str, state: dict[str, Any]) -> Iterator[None]:
 def noise_shape(config: Any) -> tuple[int, int]:
     """Shape of one row of `noise=`: (steps, numbers of an action, padded where the family pads)."""
     steps = getattr(config, "horizon", None) or getattr(config, "chunk_size", None) or 1
-    return int(steps), int(getattr(config, "max_action_dim", None) or config.action_feature.shape[0])
+    return int(steps), int(
+        getattr(config, "max_action_dim", None) or config.action_feature.shape[0]
+    )
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #018fdf65
 class _Trial:
@@ -336,50 +439,84 @@ class _Trial:
         self.policy, self.loaded, self.config = loaded.policy, loaded, loaded.policy.config
         self.device = str(next(loaded.policy.parameters()).device)
         back = {key: name for name, key in rename_map.items()}
-        self.features = {back.get(key, key): feature for key, feature in (self.config.input_features or {}).items() if not is_empty_camera(key)}
+        self.features = {
+            back.get(key, key): feature
+            for key, feature in (self.config.input_features or {}).items()
+            if not is_empty_camera(key)
+        }
         self.batches = [self._prepared(number) for number in range(4)]
 
     def _prepared(self, number: int) -> dict[str, Any]:
         import torch
 
         generator = torch.Generator().manual_seed(number)
-        batch: dict[str, Any] = {name: torch.rand((1, *feature.shape), generator=generator) for name, feature in self.features.items()}
+        batch: dict[str, Any] = {
+            name: torch.rand((1, *feature.shape), generator=generator)
+            for name, feature in self.features.items()
+        }
         return self.loaded.preprocessor(batch | {"task": ["do it"]})
 
     def fresh(self) -> Any:
         return own_state(self.policy)
 
     def call(self, method: Callable[..., Any], number: int, **arguments: Any) -> tuple[Any, bool]:
-        """What a method says about an observation under a fixed seed, and whether it drew random numbers."""
+        """What a method says about an observation under a fixed seed, and whether it drew random
+        numbers.
+        """
         import torch
 
         with torch.inference_mode(), seeded(self.device, state := {"seed": 7}):
             before = _generator_states(self.device)
             answer = method(dict(self.batches[number]), **arguments)
-            drew = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(self.device)))
+            drew = any(
+                not torch.equal(a, b) for a, b in zip(before, _generator_states(self.device))
+            )
         del state
         return answer, drew
 
     def replays_chunks(self) -> tuple[bool, str]:
-        """Whether `select_action` gives the chunk of the first observation, action by action, and then that of the observation that follows; and why not."""
+        """Whether `select_action` gives the chunk of the first observation, action by action, and
+        then that of the observation that follows; and why not.
+        """
         import torch
 
         if not callable(getattr(self.policy, "predict_action_chunk", None)):
             return False, "it has no predict_action_chunk"
         steps = int(getattr(self.config, "n_action_steps", 1) or 1)
-        at = [0] + [1 + step % 3 for step in range(steps)]           # different observations, one after another
+        # different observations, one after another
+        at = [0] + [1 + step % 3 for step in range(steps)]
         try:
-            expected = [self.call(self.fresh().predict_action_chunk, 0)[0][:, :steps], self.call(self.fresh().predict_action_chunk, at[-1])[0][:, :1]]
-        except (RuntimeError, AssertionError, ValueError, KeyError, IndexError, TypeError, NotImplementedError) as error:
+            expected = [
+                self.call(self.fresh().predict_action_chunk, 0)[0][:, :steps],
+                self.call(self.fresh().predict_action_chunk, at[-1])[0][:, :1],
+            ]
+        except (
+            RuntimeError,
+            AssertionError,
+            ValueError,
+            KeyError,
+            IndexError,
+            TypeError,
+            NotImplementedError,
+        ) as error:
             lines = str(error).strip().splitlines() or [""]
-            return False, f"predict_action_chunk can't be asked about one observation alone ({type(error).__name__}: {lines[0]})"
+            return (
+                False,
+                f"predict_action_chunk can't be asked about one observation alone ({type(error).__name__}: {lines[0]})",
+            )
         twin = self.fresh()
         actions = [self.call(twin.select_action, number)[0] for number in at]
         if expected[0].shape[1] != steps:
             return False, f"it predicts {expected[0].shape[1]} actions and executes {steps}"
-        same = [torch.allclose(action, wanted, rtol=1e-4, atol=1e-5) for action, wanted in zip(actions, torch.cat(expected, dim=1).transpose(0, 1))]
+        same = [
+            torch.allclose(action, wanted, rtol=1e-4, atol=1e-5)
+            for action, wanted in zip(actions, torch.cat(expected, dim=1).transpose(0, 1))
+        ]
         if not all(same):
-            return False, f"select_action differs from the chunk of one observation at step {same.index(False)}"
+            return (
+                False,
+                f"select_action differs from the chunk of one observation at step {same.index(False)}",
+            )
         return True, "select_action replays the chunk of one observation"
 
     def states_are_apart(self) -> bool:
@@ -391,7 +528,9 @@ class _Trial:
         expected = [self.call(alone.select_action, number)[0] for number in order]
         one, other = self.fresh(), self.fresh()
         for number, action in zip(order, expected):
-            if not torch.allclose(self.call(one.select_action, number)[0], action, rtol=1e-4, atol=1e-5):
+            if not torch.allclose(
+                self.call(one.select_action, number)[0], action, rtol=1e-4, atol=1e-5
+            ):
                 return False
             self.call(other.select_action, 3 - number)
         return True
@@ -401,13 +540,30 @@ class _Trial:
         import torch
 
         if way != "chunks":
-            twin, order = self.fresh(), [step % 4 for step in range(int(getattr(self.config, "n_action_steps", 1) or 1) + 2)]
-            return "seeded" if any([self.call(twin.select_action, number)[1] for number in order]) else "none"
+            twin, order = (
+                self.fresh(),
+                [
+                    step % 4
+                    for step in range(int(getattr(self.config, "n_action_steps", 1) or 1) + 2)
+                ],
+            )
+            return (
+                "seeded"
+                if any([self.call(twin.select_action, number)[1] for number in order])
+                else "none"
+            )
         if not self.call(self.fresh().predict_action_chunk, 0)[1]:
             return "none"
         try:
-            noises = [torch.randn((1, *noise_shape(self.config)), generator=torch.Generator().manual_seed(seed)).to(self.device) for seed in (1, 2)]
-            (one, drew), (other, _) = (self.call(self.fresh().predict_action_chunk, 0, noise=noise) for noise in noises)
+            noises = [
+                torch.randn(
+                    (1, *noise_shape(self.config)), generator=torch.Generator().manual_seed(seed)
+                ).to(self.device)
+                for seed in (1, 2)
+            ]
+            (one, drew), (other, _) = (
+                self.call(self.fresh().predict_action_chunk, 0, noise=noise) for noise in noises
+            )
         except (TypeError, RuntimeError, ValueError, AssertionError):
             return "seeded"
         return "argument" if not drew and not torch.equal(one, other) else "seeded"
@@ -416,18 +572,25 @@ class _Trial:
 def _generator_states(device: str) -> list[Any]:
     import torch
 
-    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.startswith("cuda") else [])
+    return [torch.get_rng_state()] + (
+        [torch.cuda.get_rng_state(device)] if device.startswith("cuda") else []
+    )
 
 
 def find_out(loaded: LoadedPolicy, what: str, rename_map: Mapping[str, str]) -> Acting:
-    """How a policy has to be asked, by what it does on a few invented observations. PolicyLoadError, which names `what`, where it can't act on what its configuration says it takes."""
+    """How a policy has to be asked, by what it does on a few invented observations.
+    PolicyLoadError, which names `what`, where it can't act on what its configuration says it
+    takes.
+    """
     try:
         trial = _Trial(loaded, rename_map)
         chunks, why = trial.replays_chunks()
         way = "chunks" if chunks else "steps" if trial.states_are_apart() else "lock_step"
         return Acting(way, trial.draws(way), why)
     except Exception as error:
-        raise PolicyLoadError(f"{what} can't act on observations as its configuration describes them: {type(error).__name__}: {error}") from error
+        raise PolicyLoadError(
+            f"{what} can't act on observations as its configuration describes them: {type(error).__name__}: {error}"
+        ) from error
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #b4dabdbc
 class LerobotObject(Policy):
@@ -445,23 +608,50 @@ class LerobotObject(Policy):
     Raises
     ------
     PolicyLoadError
-        For a policy that can't act on what its configuration describes, as one that wants language tokens can't without
-        its preprocessor.
+        For a policy that can't act on what its configuration describes, as one that wants language
+        tokens can't without its preprocessor.
     """
+
     placements = ("driver",)
     batch_format = "torch"
 
-    def __init__(self, policy: Any, n_action_steps: int | None = None, preprocessor: Any = None, postprocessor: Any = None, name: str | None = None):
-        rename_map = next((step.rename_map for step in getattr(preprocessor, "steps", ()) if getattr(step, "rename_map", None)), {})
+    def __init__(
+        self,
+        policy: Any,
+        n_action_steps: int | None = None,
+        preprocessor: Any = None,
+        postprocessor: Any = None,
+        name: str | None = None,
+    ):
+        rename_map = next(
+            (
+                step.rename_map
+                for step in getattr(preprocessor, "steps", ())
+                if getattr(step, "rename_map", None)
+            ),
+            {},
+        )
         what = name or getattr(policy, "name", None) or type(policy).__name__
         try:
-            self._take(LoadedPolicy(policy, preprocessor or self._moved, postprocessor or _unchanged, {}), what, rename_map)
+            self._take(
+                LoadedPolicy(policy, preprocessor or self._moved, postprocessor or _unchanged, {}),
+                what,
+                rename_map,
+            )
         except PolicyLoadError as error:
-            hint = "" if preprocessor is not None else "; it was given without its preprocessor and postprocessor: make_policy(policy, preprocessor=…, postprocessor=…)"
+            hint = (
+                ""
+                if preprocessor is not None
+                else "; it was given without its preprocessor and postprocessor: make_policy(policy, preprocessor=…, postprocessor=…)"
+            )
             raise PolicyLoadError(f"{error}{hint}") from error
         chunk = self.n_action_steps
-        if n_action_steps is not None and not 1 <= n_action_steps <= (chunk if self.acting.way == "chunks" else 1):
-            raise PolicyLoadError(f"n_action_steps={n_action_steps!r}: {self.name} executes 1 to {chunk} here; a checkpoint's is changed with policy='folder', n_action_steps=…")
+        if n_action_steps is not None and not 1 <= n_action_steps <= (
+            chunk if self.acting.way == "chunks" else 1
+        ):
+            raise PolicyLoadError(
+                f"n_action_steps={n_action_steps!r}: {self.name} executes 1 to {chunk} here; a checkpoint's is changed with policy='folder', n_action_steps=…"
+            )
         self.n_action_steps = n_action_steps or chunk
         self._processors = preprocessor, postprocessor
         self._was_training: bool | None = None
@@ -476,19 +666,38 @@ class LerobotObject(Policy):
         loaded.policy.train(training)
         self.lock_step = self.acting.way == "lock_step"
         if self.lock_step and self.acting.noise != "none":
-            _log.warning("%s draws random numbers for a whole batch at once, so that results depend on the batch; evaluate it with batch_size=1", what)
-        self.n_action_steps = int(getattr(self.config, "n_action_steps", 1) or 1) if self.acting.way == "chunks" else 1
+            _log.warning(
+                "%s draws random numbers for a whole batch at once, so that results depend on the batch; evaluate it with batch_size=1",
+                what,
+            )
+        self.n_action_steps = (
+            int(getattr(self.config, "n_action_steps", 1) or 1)
+            if self.acting.way == "chunks"
+            else 1
+        )
         self.name = what
-        self.needs_images = any(feature.type.value == "VISUAL" for feature in (self.config.input_features or {}).values())
+        self.needs_images = any(
+            feature.type.value == "VISUAL"
+            for feature in (self.config.input_features or {}).values()
+        )
         self._twins: dict[int, Any] = {}
         self._generators: dict[int, Any] = {}
         self._states: dict[int, dict[str, Any]] = {}
         self._fresh: set[int] = set()
-        _log.info("%s acts in %s (%s); random numbers: %s", what, self.acting.way, self.acting.why, self.acting.noise)
+        _log.info(
+            "%s acts in %s (%s); random numbers: %s",
+            what,
+            self.acting.way,
+            self.acting.why,
+            self.acting.noise,
+        )
 
     def _moved(self, batch: dict[str, Any]) -> dict[str, Any]:
         """What stands in for a preprocessor: the batch on the policy's device."""
-        return {name: value.to(self.device) if hasattr(value, "to") else value for name, value in batch.items()}
+        return {
+            name: value.to(self.device) if hasattr(value, "to") else value
+            for name, value in batch.items()
+        }
 
     def begin_run(self) -> None:
         self._was_training = self._loaded.policy.training
@@ -516,7 +725,11 @@ class LerobotObject(Policy):
     def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray[Any, Any]:
         import torch
 
-        mixed = torch.autocast(device_type=torch.device(self.device).type) if getattr(self.config, "use_amp", False) else contextlib.nullcontext()
+        mixed = (
+            torch.autocast(device_type=torch.device(self.device).type)
+            if getattr(self.config, "use_amp", False)
+            else contextlib.nullcontext()
+        )
         batch = self._renamed(batch)
         with torch.inference_mode(), mixed:
             if self.acting.way == "chunks" and self.acting.noise != "seeded":
@@ -524,7 +737,12 @@ class LerobotObject(Policy):
             elif self.lock_step:
                 actions = self._together(slots, batch)
             else:
-                actions = torch.cat([self._alone(slot, _row(batch, number, len(slots))) for number, slot in enumerate(slots)])
+                actions = torch.cat(
+                    [
+                        self._alone(slot, _row(batch, number, len(slots)))
+                        for number, slot in enumerate(slots)
+                    ]
+                )
         return np.asarray(actions.detach().cpu().float().numpy())
 
     def _chunks(self, slots: Sequence[int], batch: dict[str, Any]) -> "torch.Tensor":
@@ -533,7 +751,12 @@ class LerobotObject(Policy):
 
         extra = {}
         if self.acting.noise == "argument":
-            extra["noise"] = torch.stack([torch.randn(noise_shape(self.config), generator=self._generators[slot]) for slot in slots]).to(self.device)
+            extra["noise"] = torch.stack(
+                [
+                    torch.randn(noise_shape(self.config), generator=self._generators[slot])
+                    for slot in slots
+                ]
+            ).to(self.device)
         chunk = self._loaded.policy.predict_action_chunk(self._loaded.preprocessor(batch), **extra)
         return self._finished(chunk[:, : self.n_action_steps])
 
@@ -543,23 +766,32 @@ class LerobotObject(Policy):
         with seeded(self.device, self._states[slot]):
             if self.acting.way == "steps":
                 return self._finished(self._twins[slot].select_action(row)[:, None])
-            return self._finished(self._loaded.policy.predict_action_chunk(row)[:, : self.n_action_steps])
+            return self._finished(
+                self._loaded.policy.predict_action_chunk(row)[:, : self.n_action_steps]
+            )
 
     def _together(self, slots: Sequence[int], batch: dict[str, Any]) -> "torch.Tensor":
         """All slots in one batch, under the seed of the first one's episode."""
         if self._fresh:
             if self._fresh != set(slots):
-                raise RuntimeError(f"{self.name} can only be reset as a whole batch, but slots {sorted(self._fresh)} begin among {list(slots)}")
+                raise RuntimeError(
+                    f"{self.name} can only be reset as a whole batch, but slots {sorted(self._fresh)} begin among {list(slots)}"
+                )
             self._fresh = set()
             self._loaded.policy.reset()
         with seeded(self.device, self._states[slots[0]]):
-            return self._finished(self._loaded.policy.select_action(self._loaded.preprocessor(batch))[:, None])
+            return self._finished(
+                self._loaded.policy.select_action(self._loaded.preprocessor(batch))[:, None]
+            )
 
     def _finished(self, actions: "torch.Tensor") -> "torch.Tensor":
         """The postprocessor for each step of (B, k, A): it was made for (B, A)."""
         import torch
 
-        return torch.stack([self._loaded.postprocessor(actions[:, step]) for step in range(actions.shape[1])], dim=1)
+        return torch.stack(
+            [self._loaded.postprocessor(actions[:, step]) for step in range(actions.shape[1])],
+            dim=1,
+        )
 
     def _renamed(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The batch as the preprocessor expects it."""
@@ -567,13 +799,26 @@ class LerobotObject(Policy):
 
     def identity(self) -> dict[str, Any]:
         hashes = {"weights_sha256": weights_hash(self._loaded.policy)}
-        hashes |= {f"{name}_sha256": processor_hash(processor) for name, processor in zip(("preprocessor", "postprocessor"), self._processors)}
+        hashes |= {
+            f"{name}_sha256": processor_hash(processor)
+            for name, processor in zip(("preprocessor", "postprocessor"), self._processors)
+        }
         of = type(self._loaded.policy)
-        return super().identity() | self._how() | hashes | {"class": f"{of.__module__}:{of.__qualname__}"}
+        return (
+            super().identity()
+            | self._how()
+            | hashes
+            | {"class": f"{of.__module__}:{of.__qualname__}"}
+        )
 
     def _how(self) -> dict[str, Any]:
         """What the manifest says about how it acts."""
-        return {"n_action_steps": self.n_action_steps, "lock_step": self.lock_step, "acting": self.acting.way, "noise": self.acting.noise}
+        return {
+            "n_action_steps": self.n_action_steps,
+            "lock_step": self.lock_step,
+            "acting": self.acting.way,
+            "noise": self.acting.noise,
+        }
 
 
 def _unchanged(actions: Any) -> Any:
@@ -587,7 +832,11 @@ def _row(batch: dict[str, Any], number: int, n_rows: int) -> dict[str, Any]:
         if isinstance(value, dict):
             found[name] = _row(value, number, n_rows)
         else:
-            found[name] = value[number : number + 1] if hasattr(value, "__len__") and not isinstance(value, str) and len(value) == n_rows else value
+            found[name] = (
+                value[number : number + 1]
+                if hasattr(value, "__len__") and not isinstance(value, str) and len(value) == n_rows
+                else value
+            )
     return found
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #1f4c9edb
@@ -601,93 +850,185 @@ class LerobotPolicy(LerobotObject):
     checkpoint
         Folder with config.json, or "hub:user/repo@revision".
     device
-        "cpu", "cuda", "cuda:0", "mps"; None: the checkpoint's where this machine has it, else the best that there is.
+        "cpu", "cuda", "cuda:0", "mps"; None: the checkpoint's where this machine has it, else the
+        best that there is.
     n_action_steps
         Actions executed per look, at most a chunk; None: the checkpoint's number.
     rename_map
-        From the environment's names to the policy's, such as {"observation.image": "observation.images.top"}; None: as
-        the checkpoint was saved.
+        From the environment's names to the policy's, such as {"observation.image":
+        "observation.images.top"}; None: as the checkpoint was saved.
     empty_cameras
         Cameras that the environment doesn't have and the policy fills in; for families that can.
     use_amp
         Compute in mixed precision; None: as the checkpoint says.
     resize_images
-        Bring pictures to the size that the policy was trained on, where the environment draws another.
+        Bring pictures to the size that the policy was trained on, where the environment draws
+        another.
     allow_pickle
         Open weights that are a pickle, which runs code.
     trust_remote_code
         Run code that comes with the checkpoint.
     """
+
     def __init__(
-        self, checkpoint: str, device: str | None = None, n_action_steps: int | None = None, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None,
-        use_amp: bool | None = None, resize_images: bool = False, allow_pickle: bool = False, trust_remote_code: bool = False,
+        self,
+        checkpoint: str,
+        device: str | None = None,
+        n_action_steps: int | None = None,
+        rename_map: Mapping[str, str] | None = None,
+        empty_cameras: int | None = None,
+        use_amp: bool | None = None,
+        resize_images: bool = False,
+        allow_pickle: bool = False,
+        trust_remote_code: bool = False,
     ):
         require_lerobot(checkpoint)
         more = ("*.py",) if trust_remote_code else ()
-        self.checkpoint = Checkpoint.find(checkpoint, more_files=(*more, "*.bin", "*.pt") if allow_pickle else more)
-        self.settings = {"n_action_steps": n_action_steps, "empty_cameras": empty_cameras, "use_amp": use_amp}
+        self.checkpoint = Checkpoint.find(
+            checkpoint, more_files=(*more, "*.bin", "*.pt") if allow_pickle else more
+        )
+        self.settings = {
+            "n_action_steps": n_action_steps,
+            "empty_cameras": empty_cameras,
+            "use_amp": use_amp,
+        }
         self.resize_images = resize_images
         self._given_rename_map = rename_map
-        self.rename_map = saved_rename_map(self.checkpoint) if rename_map is None else dict(rename_map)
-        loaded = load_policy(self.checkpoint, device, self.settings, rename_map, allow_pickle, trust_remote_code)
+        self.rename_map = (
+            saved_rename_map(self.checkpoint) if rename_map is None else dict(rename_map)
+        )
+        loaded = load_policy(
+            self.checkpoint, device, self.settings, rename_map, allow_pickle, trust_remote_code
+        )
         self._take(loaded, f"{self.checkpoint.type}-{_short_name(checkpoint)}", self.rename_map)
         self._hashes = self.checkpoint.hashes()
         self._was_training, self._compared = None, False
         if use_amp and not self.config.use_amp:
-            raise PolicyLoadError(f"use_amp=True: torch computes in mixed precision on CPU and CUDA, not on {self.device}")
+            raise PolicyLoadError(
+                f"use_amp=True: torch computes in mixed precision on CPU and CUDA, not on {self.device}"
+            )
 
     # before anything is loaded
     @classmethod
     def check_source(
-        cls, env_config: Any, checkpoint: str, rename_map: Mapping[str, str] | None = None, empty_cameras: int | None = None, resize_images: bool = False, **others: Any,
+        cls,
+        env_config: Any,
+        checkpoint: str,
+        rename_map: Mapping[str, str] | None = None,
+        empty_cameras: int | None = None,
+        resize_images: bool = False,
+        **others: Any,
     ) -> None:
-        """Compare the checkpoint's features with the benchmark's: FeatureMismatch, with a table, where they don't fit."""
+        """Compare the checkpoint's features with the benchmark's: FeatureMismatch, with a table,
+        where they don't fit.
+        """
         require_lerobot(checkpoint)
-        check_features(Checkpoint.find(checkpoint, only_config=True), env_config, rename_map=rename_map, empty_cameras=empty_cameras, resize_images=resize_images)
+        check_features(
+            Checkpoint.find(checkpoint, only_config=True),
+            env_config,
+            rename_map=rename_map,
+            empty_cameras=empty_cameras,
+            resize_images=resize_images,
+        )
 
     @classmethod
     def wishes_of(cls, checkpoint: str, **others: Any) -> dict[str, Any]:
-        """Fields of the benchmark's configuration that the checkpoint settles where nobody else does."""
+        """Fields of the benchmark's configuration that the checkpoint settles where nobody else
+        does.
+        """
         return checkpoint_wishes(Checkpoint.find(checkpoint, only_config=True))
 
     def env_wishes(self) -> dict[str, Any]:
         return checkpoint_wishes(self.checkpoint)
 
     def features_of_clients(self) -> dict[str, Any]:
-        """What a client of a server compares with its benchmark: the features, and the settings of `compare_features`."""
-        settings = {"rename_map": self.rename_map, "empty_cameras": self.settings["empty_cameras"], "resize_images": self.resize_images}
-        return {name: self.checkpoint.config.get(name) for name in ("type", "input_features", "output_features", "empty_cameras")} | settings
+        """What a client of a server compares with its benchmark: the features, and the settings of
+        `compare_features`.
+        """
+        settings = {
+            "rename_map": self.rename_map,
+            "empty_cameras": self.settings["empty_cameras"],
+            "resize_images": self.resize_images,
+        }
+        return {
+            name: self.checkpoint.config.get(name)
+            for name in ("type", "input_features", "output_features", "empty_cameras")
+        } | settings
 
     def check_env(self, env_config: Any) -> None:
-        check_features(self.checkpoint, env_config, rename_map=self._given_rename_map, empty_cameras=self.settings["empty_cameras"], resize_images=self.resize_images)
+        check_features(
+            self.checkpoint,
+            env_config,
+            rename_map=self._given_rename_map,
+            empty_cameras=self.settings["empty_cameras"],
+            resize_images=self.resize_images,
+        )
 
     def _renamed(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Names and picture sizes as the preprocessor expects them. The first batch is compared with the checkpoint, for environments whose configuration tells no features."""
+        """Names and picture sizes as the preprocessor expects them. The first batch is compared
+        with the checkpoint, for environments whose configuration tells no features.
+        """
         if not self._compared:
-            settings = {"empty_cameras": self.settings["empty_cameras"], "resize_images": self.resize_images}
-            check_features(self.checkpoint, None, rename_map=self._given_rename_map, named=features_of_batch(batch), **settings)
+            settings = {
+                "empty_cameras": self.settings["empty_cameras"],
+                "resize_images": self.resize_images,
+            }
+            check_features(
+                self.checkpoint,
+                None,
+                rename_map=self._given_rename_map,
+                named=features_of_batch(batch),
+                **settings,
+            )
             self._compared = True
         left = self._loaded.rename_map
-        batch = {left.get(name, name): value for name, value in batch.items()} if left else dict(batch)
+        batch = (
+            {left.get(name, name): value for name, value in batch.items()} if left else dict(batch)
+        )
         if not self.resize_images:
             return batch
         import torch
 
         for name, feature in self.checkpoint.features("input_features").items():
-            given = next((key for key, renamed in self.rename_map.items() if renamed == name and key in batch), name)
-            if feature.type.value == "VISUAL" and given in batch and batch[given].shape[-2:] != feature.shape[1:]:
-                batch[given] = torch.nn.functional.interpolate(batch[given], size=feature.shape[1:], mode="bilinear", antialias=True)
+            given = next(
+                (
+                    key
+                    for key, renamed in self.rename_map.items()
+                    if renamed == name and key in batch
+                ),
+                name,
+            )
+            if (
+                feature.type.value == "VISUAL"
+                and given in batch
+                and batch[given].shape[-2:] != feature.shape[1:]
+            ):
+                batch[given] = torch.nn.functional.interpolate(
+                    batch[given], size=feature.shape[1:], mode="bilinear", antialias=True
+                )
         return batch
 
     def identity(self) -> dict[str, Any]:
         of = type(self)
-        return Policy.identity(self) | self._how() | {
-            "class": f"{of.__module__}:{of.__qualname__}", "checkpoint": self.checkpoint.source, "revision": self.checkpoint.revision, "type": self.checkpoint.type,
-            "sha256": self._hashes, "rename_map": self.rename_map,
-        }
+        return (
+            Policy.identity(self)
+            | self._how()
+            | {
+                "class": f"{of.__module__}:{of.__qualname__}",
+                "checkpoint": self.checkpoint.source,
+                "revision": self.checkpoint.revision,
+                "type": self.checkpoint.type,
+                "sha256": self._hashes,
+                "rename_map": self.rename_map,
+            }
+        )
 
 
 def _short_name(source: str) -> str:
     """The last part of a repository's or folder's name that says something."""
-    parts = [part for part in source.removeprefix("hub:").partition("@")[0].split("/") if part not in ("", ".", "..", "pretrained_model", "last", "checkpoints")]
+    parts = [
+        part
+        for part in source.removeprefix("hub:").partition("@")[0].split("/")
+        if part not in ("", ".", "..", "pretrained_model", "last", "checkpoints")
+    ]
     return parts[-1] if parts else "checkpoint"

@@ -23,11 +23,17 @@ class Solver(FixtureSkills):
     """Reaches the goal of an episode."""
 
     def solve(self) -> Generator[np.ndarray, None, None]:
-        """Actions without end: reach every condition, look again, and once more what does not hold. The environment says when it is over."""
+        """Actions without end: reach every condition, look again, and once more what does not hold.
+        The environment says when it is over.
+        """
         world = self.world
-        doors = {name: region["parent"] for name, region in world.regions.items() if not region["joints"]}
+        doors = {
+            name: region["parent"] for name, region in world.regions.items() if not region["joints"]
+        }
         while True:
-            todo = [conjunct for conjunct in plan_order(world.goal, doors) if not world.holds(conjunct)]
+            todo = [
+                conjunct for conjunct in plan_order(world.goal, doors) if not world.holds(conjunct)
+            ]
             for conjunct in todo:
                 log.debug("goal: %s", conjunct)
                 yield from self.achieve(*conjunct)
@@ -46,12 +52,21 @@ class Solver(FixtureSkills):
         return (yield from self.close_door(target) if door else self.close_drawer(target))
 
     def put(self, predicate: str, name: str, target: str) -> Motion:
-        """Put an object in or on another one, a container, a drawer, a fixture, or a place on the table."""
+        """Put an object in or on another one, a container, a drawer, a fixture, or a place on the
+        table.
+        """
         world = self.world
         if target not in world.regions:
             if not (yield from self.pick(name)):
                 return False
-            return (yield from self.place(name, world.pos(target)[:2], world.cloud(target)[:, 2].min() + 0.012, ignore=(target,)))
+            return (
+                yield from self.place(
+                    name,
+                    world.pos(target)[:2],
+                    world.cloud(target)[:, 2].min() + 0.012,
+                    ignore=(target,),
+                )
+            )
         parent = world.fixture_of(target)
         if world.joints_of(target):
             return (yield from self.put_in_drawer(name, target))
@@ -61,20 +76,38 @@ class Solver(FixtureSkills):
         centre = self.spot(predicate, name, target)
         if flat and parent is None and np.ptp(world.cloud(name)[:, :2], axis=0).min() > 0.1:
             return (yield from self.push(name, target))
-        cramped = np.linalg.norm((centre - world.base)[:2]) < 0.45       # so near the base the arm doesn't come low
-        if not (yield from self.pick(name, lift=0.05 if flat else 0.15, prefer=lambda grasp: 0.06 * (cramped and grasp.kind == "tip"))):
+        # so near the base the arm doesn't come low
+        cramped = np.linalg.norm((centre - world.base)[:2]) < 0.45
+        if not (
+            yield from self.pick(
+                name,
+                lift=0.05 if flat else 0.15,
+                prefer=lambda grasp: 0.06 * (cramped and grasp.kind == "tip"),
+            )
+        ):
             return False
         if predicate == "in":
             yield from self.turn_to_fit(name, target)
             walls = world.cloud(parent)[:, 2]
-            bottom = walls.max() - 0.06 if cramped else walls.min() + 0.05    # less deep it tips out again, pressed further down it jams
-            return (yield from self.place(name, centre[:2], bottom, walls.max() - bottom + 0.03, by_centre=True))
+            # less deep it tips out again, pressed further down it jams
+            bottom = walls.max() - 0.06 if cramped else walls.min() + 0.05
+            return (
+                yield from self.place(
+                    name, centre[:2], bottom, walls.max() - bottom + 0.03, by_centre=True
+                )
+            )
         if parent in world.scene["root_body"]:
             return (yield from self.place(name, centre[:2], centre[2] + 0.01, 0.06))
-        return (yield from self.place(name, centre[:2], world.scene["table_height"] + 0.004, 0.03 if flat else 0.06))
+        return (
+            yield from self.place(
+                name, centre[:2], world.scene["table_height"] + 0.004, 0.03 if flat else 0.06
+            )
+        )
 
     def push(self, name: str, target: str) -> Motion:
-        """Move a plate over the table with closed fingers that press on it from above and push against its rim; False where it doesn't get there."""
+        """Move a plate over the table with closed fingers that press on it from above and push
+        against its rim; False where it doesn't get there.
+        """
         world = self.world
         goal, aim = ["on", name, target], world.site(target)[0][:2]
 
@@ -83,7 +116,9 @@ class Solver(FixtureSkills):
 
         def inside() -> np.ndarray:
             """A point (3,) on the plate, between its middle and the edge ahead."""
-            return np.array([*world.pos(name)[:2], world.cloud(name)[:, 2].min() + 0.012]) + 0.02 * way() / np.linalg.norm(way())
+            return np.array(
+                [*world.pos(name)[:2], world.cloud(name)[:, 2].min() + 0.012]
+            ) + 0.02 * way() / np.linalg.norm(way())
 
         self.grip, self.width = CLOSED, None
         yield from self.rise(inside()[2] + 0.15)
@@ -93,22 +128,33 @@ class Solver(FixtureSkills):
         left: list[float] = []
         for _ in range(200):
             left.append(float(np.linalg.norm(way())))
-            if world.holds(goal) or left[-1] < 0.008 or len(left) > 30 and left[-25] - left[-1] < 0.005:
+            if (
+                world.holds(goal)
+                or left[-1] < 0.008
+                or len(left) > 30
+                and left[-25] - left[-1] < 0.005
+            ):
                 break
-            yield self.action(world.eef + [0, 0, inside()[2] - world.eef[2] - 0.01] + 0.04 * way() / left[-1], 1.0)
+            yield self.action(
+                world.eef + [0, 0, inside()[2] - world.eef[2] - 0.01] + 0.04 * way() / left[-1], 1.0
+            )
         log.debug("pushed %s: %.3f from the aim", name, left[-1])
         yield from self.rise(inside()[2] + 0.1)
         return world.holds(goal)
 
     def turn_to_fit(self, name: str, target: str) -> Motion:
-        """Turn the held object about the vertical until it fits into a region, seen from above; not at all where it fits as it is."""
+        """Turn the held object about the vertical until it fits into a region, seen from above; not
+        at all where it fits as it is.
+        """
         world = self.world
         rotation = world.site(target)[1]
         space = 2 * np.abs(rotation @ world.regions[target]["size"])[:2] - 0.03
         outline = world.cloud(name)[:, :2] - world.centre(name)
 
         def excess(angle: float) -> float:
-            return np.maximum(np.ptp(outline @ turn_about_z(angle)[:2, :2].T, axis=0) - space, 0).sum() + 0.002 * abs(angle)
+            return np.maximum(
+                np.ptp(outline @ turn_about_z(angle)[:2, :2].T, axis=0) - space, 0
+            ).sum() + 0.002 * abs(angle)
 
         angle = min(np.deg2rad(np.arange(-90, 91, 3)), key=excess)
         if excess(angle) > excess(0.0) - 0.004:
@@ -118,10 +164,16 @@ class Solver(FixtureSkills):
         return (yield from self.goto(np.array(world.eef), 0.03, 0.05, 40))
 
     def spot(self, predicate: str, name: str, target: str) -> np.ndarray:
-        """Where (3,) in a region the object goes: the middle, or its share of it where several objects are to stand side by side."""
+        """Where (3,) in a region the object goes: the middle, or its share of it where several
+        objects are to stand side by side.
+        """
         world = self.world
         centre = world.site(target)[0]
-        group = [conjunct[1] for conjunct in world.goal if conjunct[0] == predicate and conjunct[-1] == target]
+        group = [
+            conjunct[1]
+            for conjunct in world.goal
+            if conjunct[0] == predicate and conjunct[-1] == target
+        ]
         if predicate == "on" and len(group) > 1:
             size = np.ptp(world.cloud(name)[:, :2], axis=0)
             axis = int(np.argmin(size))
@@ -142,10 +194,21 @@ class Solver(FixtureSkills):
         body = world.body_mat[world.scene["root_body"][world.fixture_of(target)]]
         ways = [sign * body[:, axis] for axis in (0, 1) for sign in (1, -1)]
         rays = [centre + np.outer(np.arange(0.0, 0.4, 0.01), way) for way in ways]
-        return ways[int(np.argmax([world.clearance(ray, world.geoms_of(world.fixture_of(target))).min() for ray in rays]))]
+        return ways[
+            int(
+                np.argmax(
+                    [
+                        world.clearance(ray, world.geoms_of(world.fixture_of(target))).min()
+                        for ray in rays
+                    ]
+                )
+            )
+        ]
 
     def put_under_roof(self, name: str, target: str) -> Motion:
-        """Push an object into a shelf or a microwave from the side: held before a gripper that lies, or by its handle."""
+        """Push an object into a shelf or a microwave from the side: held before a gripper that
+        lies, or by its handle.
+        """
         world = self.world
         if not (yield from self.pick(name)):
             return False
@@ -161,7 +224,13 @@ class Solver(FixtureSkills):
             self.mat = turn_about_z((turn + np.pi) % (2 * np.pi) - np.pi) @ world.eef_mat
         else:
             self.point(*self.frame(out, 0.1))
-        log.debug("into %s: open towards %s, floor %.3f, by the handle: %s", target, out.round(2), floor, by_handle)
+        log.debug(
+            "into %s: open towards %s, floor %.3f, by the handle: %s",
+            target,
+            out.round(2),
+            floor,
+            by_handle,
+        )
         start = centre + 0.34 * out
         yield from self.goto([*start[:2], world.eef[2]], 0.03, 0.1, 80)
 
@@ -179,7 +248,8 @@ class Solver(FixtureSkills):
         for _ in range(80):
             away = off(centre)
             ways.append(float(away @ out))
-            if ways[-1] > -0.01 or len(ways) > 10 and ways[-1] - ways[-9] < 0.004:          # in the middle, or it goes no farther
+            # in the middle, or it goes no farther
+            if ways[-1] > -0.01 or len(ways) > 10 and ways[-1] - ways[-9] < 0.004:
                 break
             aside = away - out * (away @ out)
             yield self.action(world.eef + aside - 0.03 * out, 1.5)
@@ -194,29 +264,41 @@ class Solver(FixtureSkills):
         if world.joint(row) > -0.1:
             yield from self.open_drawer(target)
 
-        def outside(grasp: Grasp) -> float:                 # the hand away from the cabinet
+        def outside(grasp: Grasp) -> float:  # the hand away from the cabinet
             return 0.2 * float((grasp.position[:2] - world.pos(name)[:2]) @ pull[:2])
 
         if not (yield from self.pick(name, prefer=outside)):
             return False
         height = world.site(target)[0][2] - 0.01
-        if np.ptp(world.cloud(name)[:, 2]) > 0.1:           # a bottle goes in lying: turned about the fingers, along the drawer
+        # a bottle goes in lying: turned about the fingers, along the drawer
+        if np.ptp(world.cloud(name)[:, 2]) > 0.1:
             yield from self.rise(self.home[2])
             along = np.cross(pull, [0, 0, 1])
             along *= np.sign(along @ (world.eef - world.base))
             for lean in (0.0, 0.9):
                 self.point(np.sin(lean) * along - np.cos(lean) * np.array([0, 0, 1]), pull)
                 yield from self.goto(np.array(world.eef), 0.03, 0.15, 30)
-        return (yield from self.place(name, self.way_into_drawer(name, target), height, 0.08, by_centre=True))
+        return (
+            yield from self.place(
+                name, self.way_into_drawer(name, target), height, 0.08, by_centre=True
+            )
+        )
 
     def way_into_drawer(self, name: str, target: str) -> np.ndarray:
-        """Where (2,) the held object can be lowered: the drawer's middle, or as far out from under what is above as it takes."""
+        """Where (2,) the held object can be lowered: the drawer's middle, or as far out from under
+        what is above as it takes.
+        """
         world = self.world
         pull = self.drawer(target)[2]
         centre, rotation = world.site(target)
         reach = np.abs(pull) @ np.abs(rotation @ world.regions[target]["size"])
         cloud = world.cloud(name)
-        points = np.concatenate([cloud[:: max(1, len(cloud) // 80)], gripper_points(world.eef, self.approach, world.finger_axis, 0.02)])
+        points = np.concatenate(
+            [
+                cloud[:: max(1, len(cloud) // 80)],
+                gripper_points(world.eef, self.approach, world.finger_axis, 0.02),
+            ]
+        )
         points = points - [*world.centre(name), cloud[:, 2].min()]
         rest = world.close_to(centre, 0.3, world.others(name))
 
@@ -230,9 +312,15 @@ class Solver(FixtureSkills):
 # %% ../../nbs/policies/libero_expert.ipynb #dd437970
 # Solved in less than half of the episodes of the table in guides/libero_expert.
 UNSOLVED: dict[tuple[str, int], str] = {
-    ("libero_90", 5): "the pudding lies so close under the open drawer that the hand doesn't fit in between",
+    (
+        "libero_90",
+        5,
+    ): "the pudding lies so close under the open drawer that the hand doesn't fit in between",
     ("libero_90", 6): "between table, bar and the bars above there is no room for the hand",
-    ("libero_90", 89): "the space under the shelf is lower than the hand that would push the book in",
+    (
+        "libero_90",
+        89,
+    ): "the space under the shelf is lower than the hand that would push the book in",
 }
 
 
@@ -244,6 +332,7 @@ class LiberoExpert(Policy):
     attempt_unsolved
         Also run tasks that the expert is known not to solve.
     """
+
     name = "expert"
     placements = ("driver", "worker")
     batch_format = "numpy"
@@ -264,7 +353,10 @@ class LiberoExpert(Policy):
             return
         unsolved = [task for task in tasks if (task.suite, task.task_id) in UNSOLVED]
         if unsolved:
-            names = "\n".join(f"  {task.suite} {task.task_id}: {task.description or task.name} ({UNSOLVED[task.suite, task.task_id]})" for task in unsolved)
+            names = "\n".join(
+                f"  {task.suite} {task.task_id}: {task.description or task.name} ({UNSOLVED[task.suite, task.task_id]})"
+                for task in unsolved
+            )
             raise ValueError(
                 f"the expert has no solution for {len(unsolved)} of {len(tasks)} tasks:\n{names}\n"
                 "leave them out with task_ids, or let it try with the policy argument attempt_unsolved=True"
@@ -272,15 +364,21 @@ class LiberoExpert(Policy):
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
         if episode.scene is None:
-            raise ValueError("the expert needs to know the scene: make the environment with privileged=True")
+            raise ValueError(
+                "the expert needs to know the scene: make the environment with privileged=True"
+            )
         mode = episode.scene["control"]["mode"]
         if mode != "relative":
-            raise ValueError(f"the expert acts in relative movements, but the environment was made with control_mode={mode!r}; leave it at 'relative'")
+            raise ValueError(
+                f"the expert acts in relative movements, but the environment was made with control_mode={mode!r}; leave it at 'relative'"
+            )
         self._worlds[slot], self._motions[slot] = World(episode.scene), None
 
     def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
         if "privileged" not in batch:
-            raise KeyError("the expert reads the true state: make the environment with privileged=True")
+            raise KeyError(
+                "the expert reads the true state: make the environment with privileged=True"
+            )
         actions = np.empty((len(slots), 1, 7), dtype=np.float32)
         for row, slot in enumerate(slots):
             world = self._worlds[slot]

@@ -18,11 +18,14 @@ log = logging.getLogger(__name__)
 
 # %% ../../nbs/policies/libero_skills.ipynb #82f5cbf0
 _POSITION_SCALE_M, _ROTATION_SCALE_RAD = 0.05, 0.5
-OPEN, CLOSED = -1.0, 1.0                                     # last number of an action
-_EASY_TURN = np.array([0.0, 0.0, 0.4])                      # radians from the pose of rest: there the last joint is in the middle of its range
-_SHOULDER_M, _WRIST_M, _REACH_M = 0.333, 0.21, 0.70         # height of the shoulder, wrist behind the grip site, reach from one to the other
-_ANY_TURN = 10.0                                            # radians: the orientation does not matter
-Motion = Generator[np.ndarray, None, bool]                  # yields actions (7,); returns whether it came to what it is for
+OPEN, CLOSED = -1.0, 1.0  # last number of an action
+# radians from the pose of rest: there the last joint is in the middle of its range
+_EASY_TURN = np.array([0.0, 0.0, 0.4])
+# height of the shoulder, wrist behind the grip site, reach from one to the other
+_SHOULDER_M, _WRIST_M, _REACH_M = 0.333, 0.21, 0.70
+_ANY_TURN = 10.0  # radians: the orientation does not matter
+# yields actions (7,); returns whether it came to what it is for
+Motion = Generator[np.ndarray, None, bool]
 
 
 class Arm:
@@ -37,10 +40,10 @@ class Arm:
     def __init__(self, world: World):
         self.world = world
         self.grip = OPEN
-        self.width: float | None = None                     # opening to keep, metres; None: as far as `grip` goes
+        self.width: float | None = None  # opening to keep, metres; None: as far as `grip` goes
         self.home, self.home_mat = np.array(world.eef), np.array(world.eef_mat)
-        self.mat = np.array(world.eef_mat)                  # orientation to keep
-        self._approach = world.eef_mat.T @ DOWN             # the gripper's own axes, in its frame
+        self.mat = np.array(world.eef_mat)  # orientation to keep
+        self._approach = world.eef_mat.T @ DOWN  # the gripper's own axes, in its frame
         finger = world.eef_mat.T @ world.finger_axis
         finger -= self._approach * (finger @ self._approach)
         self._finger = finger / np.linalg.norm(finger)
@@ -51,13 +54,24 @@ class Arm:
         return self.world.eef_mat @ self._approach
 
     def point(self, approach: np.ndarray, finger: np.ndarray) -> None:
-        """From now on point along `approach` and open along `finger` (3,); of the two ways to do it, take the one that leaves the wrist more freedom."""
+        """From now on point along `approach` and open along `finger` (3,); of the two ways to do
+        it, take the one that leaves the wrist more freedom.
+        """
         approach = np.asarray(approach, dtype=float) / np.linalg.norm(approach)
-        finger = np.asarray(finger, dtype=float) - approach * (np.asarray(finger, dtype=float) @ approach)
+        finger = np.asarray(finger, dtype=float) - approach * (
+            np.asarray(finger, dtype=float) @ approach
+        )
         finger /= np.linalg.norm(finger)
-        own = np.column_stack([self._approach, self._finger, np.cross(self._approach, self._finger)])
-        ways = [np.column_stack([approach, f, np.cross(approach, f)]) @ own.T for f in (finger, -finger)]
-        self.mat = min(ways, key=lambda mat: np.linalg.norm(rotation_vector(mat @ self.home_mat.T) - _EASY_TURN))
+        own = np.column_stack(
+            [self._approach, self._finger, np.cross(self._approach, self._finger)]
+        )
+        ways = [
+            np.column_stack([approach, f, np.cross(approach, f)]) @ own.T for f in (finger, -finger)
+        ]
+        self.mat = min(
+            ways,
+            key=lambda mat: np.linalg.norm(rotation_vector(mat @ self.home_mat.T) - _EASY_TURN),
+        )
 
     def action(self, target: np.ndarray, gain: float = 1.0) -> np.ndarray:
         """One step (7,) towards a position (3,) and the orientation to keep."""
@@ -67,18 +81,34 @@ class Arm:
         turn = np.clip(rotation_vector(self.mat @ world.eef_mat.T) / _ROTATION_SCALE_RAD, -1, 1)
         grip = self.grip
         if self.width is not None:
-            grip = CLOSED if world.opening > self.width + 0.004 else OPEN if world.opening < self.width - 0.002 else 0.0
+            grip = (
+                CLOSED
+                if world.opening > self.width + 0.004
+                else OPEN
+                if world.opening < self.width - 0.002
+                else 0.0
+            )
         return np.concatenate([move, turn, [grip]])
 
     def off_turn(self) -> float:
         """Radians from the orientation to keep."""
         return float(np.linalg.norm(rotation_vector(self.mat @ self.world.eef_mat.T)))
 
-    def goto(self, target, tolerance: float = 0.008, turn_tolerance: float = 0.08, max_steps: int = 50, gain: float = 2.0) -> Motion:
+    def goto(
+        self,
+        target,
+        tolerance: float = 0.008,
+        turn_tolerance: float = 0.08,
+        max_steps: int = 50,
+        gain: float = 2.0,
+    ) -> Motion:
         """Move to a position (3,); False where it could not be reached in `max_steps`."""
         target = np.asarray(target, dtype=float)
         for _ in range(max_steps):
-            if np.linalg.norm(target - self.world.eef) < tolerance and self.off_turn() < turn_tolerance:
+            if (
+                np.linalg.norm(target - self.world.eef) < tolerance
+                and self.off_turn() < turn_tolerance
+            ):
                 return True
             yield self.action(target, gain)
         return False
@@ -103,29 +133,56 @@ class Arm:
         return (yield from self.goto([*self.world.eef[:2], height], 0.03, 0.3, 40))
 
 # %% ../../nbs/policies/libero_skills.ipynb #c6b3ea8e
-def gripper_points(position: np.ndarray, approach: np.ndarray, finger: np.ndarray, opening: float, wrist: bool = False) -> np.ndarray:
-    """Points (n, 3) on a Panda gripper at a position, pointing along `approach`, opened by `opening` metres along `finger`."""
+def gripper_points(
+    position: np.ndarray,
+    approach: np.ndarray,
+    finger: np.ndarray,
+    opening: float,
+    wrist: bool = False,
+) -> np.ndarray:
+    """Points (n, 3) on a Panda gripper at a position, pointing along `approach`, opened by
+    `opening` metres along `finger`.
+    """
     half = opening / 2
-    outline = ((0, -0.006), (0.01, -0.006), (0, 0.015), (0.02, 0.02))                       # of a finger: how far outward, how far back
-    points = [(sign * (half + out), across, back) for sign in (-1, 1) for out, back in outline for across in (-0.01, 0.01)]
-    points += [(along, across, back) for along in np.linspace(-0.1, 0.1, 7) for across in (-0.032, 0, 0.032) for back in (0.033, 0.06, 0.09, 0.12)]
+    # of a finger: how far outward, how far back
+    outline = ((0, -0.006), (0.01, -0.006), (0, 0.015), (0.02, 0.02))
+    points = [
+        (sign * (half + out), across, back)
+        for sign in (-1, 1)
+        for out, back in outline
+        for across in (-0.01, 0.01)
+    ]
+    points += [
+        (along, across, back)
+        for along in np.linspace(-0.1, 0.1, 7)
+        for across in (-0.032, 0, 0.032)
+        for back in (0.033, 0.06, 0.09, 0.12)
+    ]
     if wrist:
-        points += [(along, across, back) for along in (-0.05, 0.05) for across in (-0.05, 0.05) for back in (0.17, 0.22, 0.28)]
+        points += [
+            (along, across, back)
+            for along in (-0.05, 0.05)
+            for across in (-0.05, 0.05)
+            for back in (0.17, 0.22, 0.28)
+        ]
     along, across, back = np.array(points).T[..., None]
     return position + along * finger + across * np.cross(approach, finger) - back * approach
 
 # %% ../../nbs/policies/libero_skills.ipynb #27762164
-_MAX_WIDTH_M = 0.075                                        # what the fingers get around; 8 cm is all there is
+_MAX_WIDTH_M = 0.075  # what the fingers get around; 8 cm is all there is
 
 
 @dataclass
 class Grasp:
-    """Where to close the gripper: position (3,), the direction (3,) along which it opens, the kind, where it points, how wide it comes."""
+    """Where to close the gripper: position (3,), the direction (3,) along which it opens, the kind,
+    where it points, how wide it comes.
+    """
+
     position: np.ndarray
     finger: np.ndarray
     kind: str
     approach: np.ndarray = field(default_factory=DOWN.copy)
-    opening: float = 0.08                                   # metres
+    opening: float = 0.08  # metres
 
     @property
     def lean(self) -> float:
@@ -138,7 +195,7 @@ def find_grasps(world: World, name: str) -> list[Grasp]:
     points = world.cloud(name)
     low, high = points[:, 2].min(), points[:, 2].max()
     angles = np.deg2rad(np.arange(0, 180, 3))
-    along = points[:, :2] @ np.stack([np.cos(angles), np.sin(angles)])                      # (points, angles)
+    along = points[:, :2] @ np.stack([np.cos(angles), np.sin(angles)])  # (points, angles)
     widths, middles = np.ptp(along, axis=0), (along.max(axis=0) + along.min(axis=0)) / 2
     narrowest = int(np.argmin(widths))
     if widths[narrowest] < _MAX_WIDTH_M:
@@ -148,22 +205,41 @@ def find_grasps(world: World, name: str) -> list[Grasp]:
                 direction, across = horizontal(angles[i]), horizontal(angles[i] + np.pi / 2)
                 reach = points[:, :2] @ across
                 xy = direction * middles[i] + across * (reach.max() + reach.min()) / 2
-                grasps.append(Grasp(np.array([*xy, max(low + 0.012, high - 0.035)]), np.array([*direction, 0.0]), "whole"))
+                grasps.append(
+                    Grasp(
+                        np.array([*xy, max(low + 0.012, high - 0.035)]),
+                        np.array([*direction, 0.0]),
+                        "whole",
+                    )
+                )
                 if high - low > 0.12:
-                    grasps.append(Grasp(np.array([*xy, high - 0.018]), np.array([*direction, 0.0]), "tip"))
+                    grasps.append(
+                        Grasp(np.array([*xy, high - 0.018]), np.array([*direction, 0.0]), "tip")
+                    )
         return grasps
     rim = points[points[:, 2] > high - 0.012, :2]
     centre = world.centre(name)
     radii = np.linalg.norm(rim - centre, axis=1)
     around = np.linalg.norm(np.mean((rim - centre) / radii[:, None], axis=0)) < 0.3
-    if around and np.subtract(*np.percentile(radii, [75, 25])) < 0.012 and np.median(radii) > 0.3 * widths[narrowest]:
+    if (
+        around
+        and np.subtract(*np.percentile(radii, [75, 25])) < 0.012
+        and np.median(radii) > 0.3 * widths[narrowest]
+    ):
         height = max(low + 0.006, high - 0.012)
         grasps = []
         for angle in np.deg2rad(np.arange(0, 360, 30)):
-            for lean in (0.0, 0.45):                                                        # the hand leans outward, away from the middle
+            for lean in (0.0, 0.45):  # the hand leans outward, away from the middle
                 out = np.array([*horizontal(angle), 0.0])
                 position = np.array([*(centre + out[:2] * np.median(radii)), height])
-                grasps.append(Grasp(position, np.cos(lean) * out + np.sin(lean) * DOWN, "rim", np.cos(lean) * DOWN - np.sin(lean) * out))
+                grasps.append(
+                    Grasp(
+                        position,
+                        np.cos(lean) * out + np.sin(lean) * DOWN,
+                        "rim",
+                        np.cos(lean) * DOWN - np.sin(lean) * out,
+                    )
+                )
         return grasps
     return _part_grasps(world, name, low)
 
@@ -181,16 +257,25 @@ def _part_grasps(world: World, name: str, low: float) -> list[Grasp]:
                 continue
             long = int(np.argmax(half))
             handle = half[long] > 0.05 and long != side and abs(rotation[2, long]) < 0.5
-            for shift in (-0.6, -0.3, 0, 0.3, 0.6) if handle else (0,):                     # a handle can be taken anywhere
+            # a handle can be taken anywhere
+            for shift in (-0.6, -0.3, 0, 0.3, 0.6) if handle else (0,):
                 middle = center + shift * half[long] * rotation[:, long]
                 for depth in (0.014, 0.009):
-                    height = middle[2] + np.abs(rotation[2] * half).min() - depth if handle else corners[:, 2].max() - depth
+                    height = (
+                        middle[2] + np.abs(rotation[2] * half).min() - depth
+                        if handle
+                        else corners[:, 2].max() - depth
+                    )
                     position = np.array([*middle[:2], max(low + 0.006, height)])
                     if not handle:
                         grasps.append(Grasp(position, direction, "part"))
                         continue
-                    for lean, opening in ((0.0, 0.08), (0.0, 0.045), (0.45, 0.045), (-0.45, 0.045)):    # also half open, and leaning to either side of it
-                        finger, approach = np.cos(lean) * direction + np.sin(lean) * DOWN, np.cos(lean) * DOWN - np.sin(lean) * direction
+                    # also half open, and leaning to either side of it
+                    for lean, opening in ((0.0, 0.08), (0.0, 0.045), (0.45, 0.045), (-0.45, 0.045)):
+                        finger, approach = (
+                            np.cos(lean) * direction + np.sin(lean) * DOWN,
+                            np.cos(lean) * DOWN - np.sin(lean) * direction,
+                        )
                         grasps.append(Grasp(position, finger, "handle", approach, opening))
     return grasps
 
@@ -200,35 +285,63 @@ class PickAndPlace(Arm):
 
     def __init__(self, world: World):
         super().__init__(world)
-        self._failed: list[tuple[str, np.ndarray]] = []     # grasps that did not lift
+        self._failed: list[tuple[str, np.ndarray]] = []  # grasps that did not lift
 
     def score(self, grasp: Grasp, name: str) -> float:
-        """Room around the gripper, less what makes a grasp awkward: turning the wrist, reaching far, what failed before."""
+        """Room around the gripper, less what makes a grasp awkward: turning the wrist, reaching
+        far, what failed before.
+        """
         world = self.world
         points = gripper_points(grasp.position, grasp.approach, grasp.finger, grasp.opening)
         hand = points[points[:, 2] > grasp.position[2] + 0.03]
-        way_down = np.concatenate([points] + [hand - back * grasp.approach for back in (0.04, 0.08, 0.12, 0.16)])
-        room = world.clearance(way_down, world.close_to(grasp.position, 0.35, world.others(name))).min()
+        way_down = np.concatenate(
+            [points] + [hand - back * grasp.approach for back in (0.04, 0.08, 0.12, 0.16)]
+        )
+        room = world.clearance(
+            way_down, world.close_to(grasp.position, 0.35, world.others(name))
+        ).min()
         score = min(room, 0.025) - (0.03 if room < 0.002 else 0.0)
         level = world.finger_axis[:2] / np.linalg.norm(world.finger_axis[:2])
-        score -= 0.004 * np.arccos(np.clip(abs(grasp.finger[:2] @ level) / np.linalg.norm(grasp.finger[:2]), 0, 1)) + 0.02 * grasp.lean
+        score -= (
+            0.004
+            * np.arccos(
+                np.clip(abs(grasp.finger[:2] @ level) / np.linalg.norm(grasp.finger[:2]), 0, 1)
+            )
+            + 0.02 * grasp.lean
+        )
         centre = world.pos(name)[:2]
         outward = (centre - world.base[:2]) / np.linalg.norm(centre - world.base[:2])
         score -= 0.13 * max((grasp.position[:2] - centre) @ outward, -0.05)
-        stretch = np.linalg.norm(grasp.position - _WRIST_M * grasp.approach - world.base - [0, 0, _SHOULDER_M])
-        score -= 0.5 * max(stretch - _REACH_M, 0)                                           # a straight arm does not get away from there
+        stretch = np.linalg.norm(
+            grasp.position - _WRIST_M * grasp.approach - world.base - [0, 0, _SHOULDER_M]
+        )
+        score -= 0.5 * max(stretch - _REACH_M, 0)  # a straight arm does not get away from there
         if grasp.kind == "tip":
             score -= 0.03
         if grasp.kind in ("part", "handle"):
             score += 0.02 if grasp.kind == "handle" else 0.0
             own = world.clearance(points, world.geoms_of(name)).min()
-            score += 5 * min(own - 0.002, 0) + min(own, 0.012) - (0.05 if grasp.kind == "part" else 0.0) * np.linalg.norm(grasp.position[:2] - centre)
-        if grasp.kind == "handle":                                                          # a handle is the surer second try
+            score += (
+                5 * min(own - 0.002, 0)
+                + min(own, 0.012)
+                - (0.05 if grasp.kind == "part" else 0.0)
+                * np.linalg.norm(grasp.position[:2] - centre)
+            )
+        if grasp.kind == "handle":  # a handle is the surer second try
             score += 0.03 * any(failed == name for failed, _ in self._failed)
-        score -= 0.02 * sum(failed == name and np.linalg.norm(grasp.position[:2] - xy) < 0.02 for failed, xy in self._failed)
+        score -= 0.02 * sum(
+            failed == name and np.linalg.norm(grasp.position[:2] - xy) < 0.02
+            for failed, xy in self._failed
+        )
         return score
 
-    def pick(self, name: str, attempts: int = 3, lift: float = 0.15, prefer: Callable[[Grasp], float] | None = None) -> Motion:
+    def pick(
+        self,
+        name: str,
+        attempts: int = 3,
+        lift: float = 0.15,
+        prefer: Callable[[Grasp], float] | None = None,
+    ) -> Motion:
         """Take an object and lift it; False where no grasp held.
 
         Parameters
@@ -242,17 +355,37 @@ class PickAndPlace(Arm):
             if not grasps:
                 return False
             grasp = max(grasps, key=lambda g: self.score(g, name) + (prefer(g) if prefer else 0.0))
-            log.debug("pick %s: %s at %s, lean %.2f, score %.4f", name, grasp.kind, grasp.position.round(3), grasp.lean, self.score(grasp, name))
+            log.debug(
+                "pick %s: %s at %s, lean %.2f, score %.4f",
+                name,
+                grasp.kind,
+                grasp.position.round(3),
+                grasp.lean,
+                self.score(grasp, name),
+            )
             xy, height = grasp.position[:2], grasp.position[2]
             self.grip, self.width = OPEN, grasp.opening if grasp.opening < 0.08 else None
-            above = max(world.cloud(name)[:, 2].max() + 0.12, self.ceiling(world.eef[:2], xy, 0.05, name) + 0.03)
+            above = max(
+                world.cloud(name)[:, 2].max() + 0.12,
+                self.ceiling(world.eef[:2], xy, 0.05, name) + 0.03,
+            )
             yield from self.rise(above)
             self.point(grasp.approach, grasp.finger)
-            yield from self.goto(grasp.position + grasp.approach * (max(world.eef[2], above) - height) / grasp.approach[2], 0.01, max_steps=80)
+            yield from self.goto(
+                grasp.position
+                + grasp.approach * (max(world.eef[2], above) - height) / grasp.approach[2],
+                0.01,
+                max_steps=80,
+            )
             yield from self.goto(grasp.position, 0.006, max_steps=40)
             self.grip, self.width = CLOSED, None
             yield from self.hold(12, grasp.position)
-            log.debug("lift from %s, off by %s, opening %.3f", world.eef.round(3), (grasp.position - world.eef).round(3), world.opening)
+            log.debug(
+                "lift from %s, off by %s, opening %.3f",
+                world.eef.round(3),
+                (grasp.position - world.eef).round(3),
+                world.opening,
+            )
             before = world.pos(name)[2]
             aside = self.way_up(name)
             if np.any(aside):
@@ -262,37 +395,71 @@ class PickAndPlace(Arm):
             yield from self.goto([*(xy + aside), height + lift], 0.02, max_steps=40)
             if world.pos(name)[2] - before > lift / 2:
                 return True
-            log.debug("grasp failed: opening %.3f, lifted by %.3f", world.opening, world.pos(name)[2] - before)
+            log.debug(
+                "grasp failed: opening %.3f, lifted by %.3f",
+                world.opening,
+                world.pos(name)[2] - before,
+            )
             self._failed.append((name, xy))
         return False
 
     def way_up(self, name: str) -> np.ndarray:
-        """Smallest step aside (2,) after which nothing is above the held object and the hand; zero where there is none."""
+        """Smallest step aside (2,) after which nothing is above the held object and the hand; zero
+        where there is none.
+        """
         world = self.world
         rest = world.close_to(world.eef, 0.4, world.others(name))
         cloud = world.cloud(name)
-        points = np.concatenate([cloud[:: max(1, len(cloud) // 60)], gripper_points(world.eef, self.approach, world.finger_axis, 0.04)])
+        points = np.concatenate(
+            [
+                cloud[:: max(1, len(cloud) // 60)],
+                gripper_points(world.eef, self.approach, world.finger_axis, 0.04),
+            ]
+        )
         column = np.concatenate([points + [0, 0, up] for up in (0.05, 0.09, 0.13, 0.17, 0.21)])
         if world.clearance(column, rest).min() > 0.008:
             return np.zeros(2)
         for distance in (0.03, 0.06, 0.09, 0.12, 0.15, 0.18):
-            steps = [np.array([*horizontal(angle) * distance, 0.0]) for angle in np.deg2rad(np.arange(0, 360, 30))]
-            room = [min(world.clearance(column + s, rest).min(), world.clearance(points + s / 2 + [0, 0, 0.03], rest).min(),
-                        world.clearance(points + s + [0, 0, 0.03], rest).min(), 0.02) for s in steps]
+            steps = [
+                np.array([*horizontal(angle) * distance, 0.0])
+                for angle in np.deg2rad(np.arange(0, 360, 30))
+            ]
+            room = [
+                min(
+                    world.clearance(column + s, rest).min(),
+                    world.clearance(points + s / 2 + [0, 0, 0.03], rest).min(),
+                    world.clearance(points + s + [0, 0, 0.03], rest).min(),
+                    0.02,
+                )
+                for s in steps
+            ]
             if max(room) > 0.008:
                 return steps[int(np.argmax(room))][:2]
         return np.zeros(2)
 
     def ceiling(self, start: np.ndarray, end: np.ndarray, radius: float, *ignore: str) -> float:
-        """Height of the highest thing within `radius` of the way from one point (2,) to another, the ignored objects left out."""
+        """Height of the highest thing within `radius` of the way from one point (2,) to another,
+        the ignored objects left out.
+        """
         points = self.world.corners(self.world.others(*ignore)).reshape(-1, 3)
-        start, way = np.asarray(start, dtype=float), np.asarray(end, dtype=float) - np.asarray(start, dtype=float)
+        start, way = (
+            np.asarray(start, dtype=float),
+            np.asarray(end, dtype=float) - np.asarray(start, dtype=float),
+        )
         along = np.clip((points[:, :2] - start) @ way / max(way @ way, 1e-9), 0, 1)
         near = np.linalg.norm(points[:, :2] - start - along[:, None] * way, axis=1) < radius
-        near &= points[:, 2] < self.home[2] + 0.05                                          # walls, not what one flies over
+        near &= points[:, 2] < self.home[2] + 0.05  # walls, not what one flies over
         return points[near, 2].max() if near.any() else -np.inf
 
-    def place(self, name: str, xy: np.ndarray, bottom: float, carry: float = 0.10, by_centre: bool = False, ignore: tuple[str, ...] = ()) -> Motion:
+    def place(
+        self,
+        name: str,
+        xy: np.ndarray,
+        bottom: float,
+        carry: float = 0.10,
+        by_centre: bool = False,
+        ignore: tuple[str, ...] = (),
+    ) -> Motion:
         """Carry the held object to a place and let go.
 
         Parameters
@@ -315,7 +482,9 @@ class PickAndPlace(Arm):
         radius = np.linalg.norm(points[:, :2] - here(), axis=1).max()
         height = max(bottom + carry, self.ceiling(here(), xy, radius + 0.02, name, *ignore) + 0.02)
         if height > points[:, 2].min():
-            yield from self.goto(world.eef + [0, 0, height - points[:, 2].min()], 0.02, max_steps=50)
+            yield from self.goto(
+                world.eef + [0, 0, height - points[:, 2].min()], 0.02, max_steps=50
+            )
         level = world.eef[2]
         for _ in range(100):
             if np.linalg.norm(xy - here()) < 0.006:
@@ -326,9 +495,11 @@ class PickAndPlace(Arm):
         for _ in range(60):
             heights.append(world.eef[2])
             down = bottom - world.cloud(name)[:, 2].min()
-            if down > -0.006 or len(heights) > 10 and heights[-9] - heights[-1] < 0.004:    # there, or it goes no deeper
+            # there, or it goes no deeper
+            if down > -0.006 or len(heights) > 10 and heights[-9] - heights[-1] < 0.004:
                 break
-            if self.off_turn() > 0.12 and down > -0.10:                                      # at the end of its range the wrist gives way
+            # at the end of its range the wrist gives way
+            if self.off_turn() > 0.12 and down > -0.10:
                 break
             yield self.action([*(world.eef[:2] + xy - here()), world.eef[2] + down], 1.5)
         log.debug("let go at %.3f above the aim", world.cloud(name)[:, 2].min() - bottom)
@@ -345,14 +516,26 @@ class PickAndPlace(Arm):
 class FixtureSkills(PickAndPlace):
     """Opens, closes and switches what is fixed to the table."""
 
-    def frame(self, pull: np.ndarray, tilt: float, roll: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """Approach and finger axis of a gripper at a bar: against `pull`, `tilt` radians below the horizontal, turned by `roll` about its approach."""
+    def frame(
+        self, pull: np.ndarray, tilt: float, roll: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Approach and finger axis of a gripper at a bar: against `pull`, `tilt` radians below the
+        horizontal, turned by `roll` about its approach.
+        """
         approach = -np.cos(tilt) * pull + np.sin(tilt) * DOWN
         across = np.cross(approach, [0, 0, 1.0])
         across /= np.linalg.norm(across)
         return approach, np.cos(roll) * np.cross(across, approach) + np.sin(roll) * across
 
-    def room(self, position: np.ndarray, pull: np.ndarray, tilt: float, roll: float, opening: float, moving: int | None = None) -> float:
+    def room(
+        self,
+        position: np.ndarray,
+        pull: np.ndarray,
+        tilt: float,
+        roll: float,
+        opening: float,
+        moving: int | None = None,
+    ) -> float:
         """Clearance of such a gripper from fixtures and furniture, but not from the body `moving`."""
         world = self.world
         near = world.close_to(position, 0.35, world.others(*world.scene["objects"]))
@@ -360,7 +543,9 @@ class FixtureSkills(PickAndPlace):
         return world.clearance(points, near[world.geom_body[near] != moving]).min()
 
     def drawer(self, target: str) -> tuple[int, int, np.ndarray, np.ndarray]:
-        """A drawer's joint, its body, the direction (3,) to pull it, and the middle (3,) of its bar: of its boxes the one farthest out."""
+        """A drawer's joint, its body, the direction (3,) to pull it, and the middle (3,) of its
+        bar: of its boxes the one farthest out.
+        """
         world = self.world
         row = world.joints_of(target)[0]
         pull = -world.joint_axis(row)
@@ -374,11 +559,30 @@ class FixtureSkills(PickAndPlace):
             if world.is_open(target):
                 break
             row, body, pull, bar = self.drawer(target)
-            ways = ((0.0, 0.034), (0.0, 0.05), (0.6, 0.05), (-0.6, 0.05))                    # roll and opening
-            options = [(tilt, roll, opening) for tilt in np.deg2rad([10, 20, 30, 38]) for roll, opening in ways]
-            room = [min(self.room(bar, pull, *o), self.room(bar + 0.15 * pull, pull, *o, moving=body), 0.004) - 0.0005 * (o[0] + abs(o[1])) for o in options]
+            ways = ((0.0, 0.034), (0.0, 0.05), (0.6, 0.05), (-0.6, 0.05))  # roll and opening
+            options = [
+                (tilt, roll, opening)
+                for tilt in np.deg2rad([10, 20, 30, 38])
+                for roll, opening in ways
+            ]
+            room = [
+                min(
+                    self.room(bar, pull, *o),
+                    self.room(bar + 0.15 * pull, pull, *o, moving=body),
+                    0.004,
+                )
+                - 0.0005 * (o[0] + abs(o[1]))
+                for o in options
+            ]
             tilt, roll, opening = options[int(np.argsort(room)[-1 - attempt % 2])]
-            log.debug("open %s, joint %.3f: tilt %.0f°, roll %.0f°, room %.4f", target, world.joint(row), np.rad2deg(tilt), np.rad2deg(roll), max(room))
+            log.debug(
+                "open %s, joint %.3f: tilt %.0f°, roll %.0f°, room %.4f",
+                target,
+                world.joint(row),
+                np.rad2deg(tilt),
+                np.rad2deg(roll),
+                max(room),
+            )
             approach, finger = self.frame(pull, tilt, roll)
             self.grip, self.width = OPEN, None
             yield from self.rise(min(bar[2] + 0.2, self.home[2]))
@@ -413,11 +617,24 @@ class FixtureSkills(PickAndPlace):
             if world.is_closed(target):
                 break
             row, body, pull, bar = self.drawer(target)
-            shut = bar + (world.joint(row) + 0.022) * pull                                   # where the fingertips are at the end
-            options = [(tilt, roll) for tilt in np.deg2rad([20, 30, 45, 60]) for roll in (0.0, np.pi / 2)]
-            room = [min(self.room(shut, pull, *o, 0.0, moving=body), 0.006) - 0.0005 * (o[1] + abs(o[0] - 0.8)) for o in options]
+            shut = bar + (world.joint(row) + 0.022) * pull  # where the fingertips are at the end
+            options = [
+                (tilt, roll) for tilt in np.deg2rad([20, 30, 45, 60]) for roll in (0.0, np.pi / 2)
+            ]
+            room = [
+                min(self.room(shut, pull, *o, 0.0, moving=body), 0.006)
+                - 0.0005 * (o[1] + abs(o[0] - 0.8))
+                for o in options
+            ]
             tilt, roll = options[int(np.argsort(room)[-1 - attempt % 2])]
-            log.debug("close %s, joint %.3f: tilt %.0f°, roll %.0f°, room %.4f", target, world.joint(row), np.rad2deg(tilt), np.rad2deg(roll), max(room))
+            log.debug(
+                "close %s, joint %.3f: tilt %.0f°, roll %.0f°, room %.4f",
+                target,
+                world.joint(row),
+                np.rad2deg(tilt),
+                np.rad2deg(roll),
+                max(room),
+            )
             self.grip, self.width = CLOSED, None
             yield from self.rise(min(bar[2] + 0.2, self.home[2]))
             self.point(*self.frame(pull, tilt, roll))
@@ -427,14 +644,18 @@ class FixtureSkills(PickAndPlace):
             for _ in range(70):
                 if world.is_closed(target):
                     break
-                yield self.action(before + pull * ((world.eef - before) @ pull - 0.05), 1.0 + 0.5 * attempt)
+                yield self.action(
+                    before + pull * ((world.eef - before) @ pull - 0.05), 1.0 + 0.5 * attempt
+                )
             log.debug("pushed to %.4f", world.joint(row))
             yield from self.goto(world.eef + 0.06 * pull, 0.02, _ANY_TURN, 20)
         yield from self.upright()
         return world.is_closed(target)
 
     def door(self, target: str) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-        """A door's joint, its hinge (3,), the direction (3,) it faces, and the middle (3,) of its upright bar."""
+        """A door's joint, its hinge (3,), the direction (3,) it faces, and the middle (3,) of its
+        upright bar.
+        """
         world = self.world
         row = world.joints_of(target)[0]
         body = world.joint_body(row)
@@ -446,10 +667,17 @@ class FixtureSkills(PickAndPlace):
         if (centres[bars].mean(axis=0) - centres[panel]) @ facing < 0:
             facing = -facing
         upright = [i for i in bars if abs(rotations[i][2, int(np.argmax(halves[i]))]) > 0.9] or bars
-        return row, hinge, facing, centres[max(upright, key=lambda i: (centres[i] - centres[panel]) @ facing)]
+        return (
+            row,
+            hinge,
+            facing,
+            centres[max(upright, key=lambda i: (centres[i] - centres[panel]) @ facing)],
+        )
 
     def open_door(self, target: str) -> Motion:
-        """Grip the bar and swing it around the hinge; a door that is open a good deal is pushed on from within."""
+        """Grip the bar and swing it around the hinge; a door that is open a good deal is pushed on
+        from within.
+        """
         world = self.world
         for tilt in np.deg2rad([30, 45, 15]):
             if world.is_open(target):
@@ -474,7 +702,11 @@ class FixtureSkills(PickAndPlace):
                 row, hinge, facing, bar = self.door(target)
                 angles.append(world.joint(row))
                 stuck = len(angles) > 40 and angles[-31] - angles[-1] < 0.02
-                if world.is_open(target, 0.15) or stuck or np.linalg.norm(world.eef - offset - bar) > 0.05:
+                if (
+                    world.is_open(target, 0.15)
+                    or stuck
+                    or np.linalg.norm(world.eef - offset - bar) > 0.05
+                ):
                     break
                 yield self.action(turn_about_z(-0.5) @ (bar - hinge) + hinge + offset, 2.0)
             log.debug("swung to %.3f, opening %.3f", world.joint(row), world.opening)
@@ -538,14 +770,18 @@ class FixtureSkills(PickAndPlace):
                 break
             centres, rotations, halves = world.boxes(world.geoms_on(world.joint_body(row)))
             tops = centres[:, 2] + np.abs(rotations[:, 2] * halves).sum(axis=1)
-            ridge = int(np.argmax(tops))                                                     # what stands up from the disc
+            ridge = int(np.argmax(tops))  # what stands up from the disc
             level = np.abs(rotations[ridge][2]) < 0.5
             across = rotations[ridge][:, int(np.argmin(np.where(level, halves[ridge], np.inf)))]
-            grip_at = np.array([*world.body_pos[world.joint_body(row)][:2], tops[ridge] - 0.012 - 0.004 * attempt])
+            grip_at = np.array(
+                [*world.body_pos[world.joint_body(row)][:2], tops[ridge] - 0.012 - 0.004 * attempt]
+            )
             self.grip, self.width = OPEN, None
             yield from self.rise(grip_at[2] + 0.1)
             self.point(DOWN, across)
-            yield from self.goto([*grip_at[:2], np.clip(world.eef[2], grip_at[2] + 0.1, grip_at[2] + 0.15)], 0.01)
+            yield from self.goto(
+                [*grip_at[:2], np.clip(world.eef[2], grip_at[2] + 0.1, grip_at[2] + 0.15)], 0.01
+            )
             yield from self.goto(grip_at, 0.006, max_steps=30)
             self.grip = CLOSED
             yield from self.hold(8, grip_at)

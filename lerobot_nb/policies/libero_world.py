@@ -17,13 +17,15 @@ DOWN = np.array([0.0, 0.0, -1.0])
 
 def rotation_vector(matrix: np.ndarray) -> np.ndarray:
     """Axis times angle (radians, 0 to π) of a rotation matrix (3, 3); a half turn keeps its axis."""
-    twice_axis = np.array([matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]])
+    twice_axis = np.array(
+        [matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]]
+    )
     sine, cosine = np.linalg.norm(twice_axis) / 2, (np.trace(matrix) - 1) / 2
     if sine > 1e-6:
         return twice_axis / (2 * sine) * np.arctan2(sine, cosine)
     if cosine > 0:
         return twice_axis / 2
-    outer = (matrix + np.eye(3)) / 2                       # axis times axis, for half a turn
+    outer = (matrix + np.eye(3)) / 2  # axis times axis, for half a turn
     axis = outer[np.argmax(np.diag(outer))]
     return axis / np.linalg.norm(axis) * np.pi
 
@@ -45,7 +47,8 @@ _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1
 class World:
     """Ground truth of one episode: the scene, and where everything is since the last `update`.
 
-    Positions are metres in the world frame, matrices rotate body to world. Geoms are numbered without those of the robot.
+    Positions are metres in the world frame, matrices rotate body to world. Geoms are numbered
+    without those of the robot.
 
     Parameters
     ----------
@@ -58,12 +61,17 @@ class World:
         geoms = scene["geoms"]
         free = ~np.asarray(geoms["robot"], dtype=bool)
         self.geom_body = np.asarray(geoms["body"])[free]
-        self.geom_mat = np.asarray(geoms["mat"])[free]                                      # geom to body
-        self.geom_center = np.asarray(geoms["pos"])[free] + np.einsum("nij,nj->ni", self.geom_mat, np.asarray(geoms["box_center"])[free])
+        self.geom_mat = np.asarray(geoms["mat"])[free]  # geom to body
+        self.geom_center = np.asarray(geoms["pos"])[free] + np.einsum(
+            "nij,nj->ni", self.geom_mat, np.asarray(geoms["box_center"])[free]
+        )
         self.geom_half = np.asarray(geoms["box_half"])[free]
         self.regions = scene["regions"]
         self.goal = [list(conjunct) for conjunct in scene["goal"]]
-        self._geoms_of = {name: np.flatnonzero(np.isin(self.geom_body, rows)) for name, rows in scene["bodies_of"].items()}
+        self._geoms_of = {
+            name: np.flatnonzero(np.isin(self.geom_body, rows))
+            for name, rows in scene["bodies_of"].items()
+        }
 
     def update(self, truth: Mapping[str, np.ndarray]) -> None:
         """Take over `obs["privileged"]` of one slot, without the batch axis."""
@@ -73,8 +81,8 @@ class World:
         self.goal_holds = np.asarray(truth["goal"]) > 0.5
         self.eef, self.eef_mat = np.array(truth["eef_pos"]), np.array(truth["eef_mat"])
         fingers = truth["finger_pos"][0] - truth["finger_pos"][1]
-        self.finger_axis = fingers / np.linalg.norm(fingers)                                # along which the gripper opens
-        self.opening = float(np.abs(truth["gripper_qpos"]).sum())                           # 0 to 0.08
+        self.finger_axis = fingers / np.linalg.norm(fingers)  # along which the gripper opens
+        self.opening = float(np.abs(truth["gripper_qpos"]).sum())  # 0 to 0.08
         self.base = np.array(self.body_pos[self.scene["robot_base"]])
 
     # objects and fixtures -------------------------------------------------------------------------------------------------------------------------
@@ -115,21 +123,29 @@ class World:
         """Centre (n, 3), rotation (n, 3, 3) and half sizes (n, 3) of the boxes around geoms."""
         rows = self.geom_body[geoms]
         rotation = self.body_mat[rows]
-        return np.einsum("nij,nj->ni", rotation, self.geom_center[geoms]) + self.body_pos[rows], rotation @ self.geom_mat[geoms], self.geom_half[geoms]
+        return (
+            np.einsum("nij,nj->ni", rotation, self.geom_center[geoms]) + self.body_pos[rows],
+            rotation @ self.geom_mat[geoms],
+            self.geom_half[geoms],
+        )
 
     def corners(self, geoms: np.ndarray) -> np.ndarray:
         """The corners (n, 8, 3) of the boxes."""
         center, rotation, half = self.boxes(geoms)
         return np.einsum("nij,nkj->nki", rotation, half[:, None] * _CORNERS) + center[:, None]
 
-    def close_to(self, point: np.ndarray, radius: float, geoms: np.ndarray | None = None) -> np.ndarray:
+    def close_to(
+        self, point: np.ndarray, radius: float, geoms: np.ndarray | None = None
+    ) -> np.ndarray:
         """Those of the geoms that may reach into a ball."""
         geoms = np.arange(len(self.geom_body)) if geoms is None else geoms
         center, _, half = self.boxes(geoms)
         return geoms[np.linalg.norm(center - point, axis=1) - np.linalg.norm(half, axis=1) < radius]
 
     def clearance(self, points: np.ndarray, geoms: np.ndarray) -> np.ndarray:
-        """(n,) distance of every point (n, 3) to the nearest of the boxes; 0 inside, 1 where there are no boxes."""
+        """(n,) distance of every point (n, 3) to the nearest of the boxes; 0 inside, 1 where there
+        are no boxes.
+        """
         if len(geoms) == 0:
             return np.ones(len(points))
         center, rotation, half = self.boxes(geoms)
@@ -149,7 +165,11 @@ class World:
 
     def joints_of(self, target: str) -> list[int]:
         """Rows of the joints of a region (a drawer) or a fixture (a door, a knob)."""
-        return list(self.regions[target]["joints"] if target in self.regions else self.scene["joints_of"].get(target, []))
+        return list(
+            self.regions[target]["joints"]
+            if target in self.regions
+            else self.scene["joints_of"].get(target, [])
+        )
 
     def joint(self, row: int) -> float:
         """Radians or metres."""
@@ -168,7 +188,9 @@ class World:
         return any(self.scene["joint_kind"][row] == "hinge" for row in self.joints_of(target))
 
     def is_open(self, target: str, margin: float = 0.0) -> bool:
-        """As LIBERO judges it, and `margin` beyond; drawers and doors open towards negative joint positions."""
+        """As LIBERO judges it, and `margin` beyond; drawers and doors open towards negative joint
+        positions.
+        """
         limit = max(self.scene["articulation"][self.fixture_of(target)]["default_open_ranges"])
         return any(self.joint(row) < limit - margin for row in self.joints_of(target))
 
@@ -182,19 +204,23 @@ class World:
         return bool(self.goal_holds[self.goal.index(list(conjunct))])
 
 # %% ../../nbs/policies/libero_world.ipynb #ba141ab4
-def plan_order(goal: Sequence[Sequence[str]], doors: Mapping[str, str] | None = None) -> list[list[str]]:
+def plan_order(
+    goal: Sequence[Sequence[str]], doors: Mapping[str, str] | None = None
+) -> list[list[str]]:
     """Conjuncts of a goal in a workable order.
 
     Parameters
     ----------
     doors
-        {region: fixture} of regions behind a door, which is closed as the fixture's (`["close", "microwave_1"]`).
+        {region: fixture} of regions behind a door, which is closed as the fixture's (`["close",
+        "microwave_1"]`).
     """
     goal = [list(conjunct) for conjunct in goal]
     placed, waiting = [], [conjunct for conjunct in goal if conjunct[0] in ("in", "on")]
     while waiting:
         moving = {conjunct[1] for conjunct in waiting}
-        conjunct = next((c for c in waiting if c[2] not in moving), waiting[0])             # its support stands where it will stay
+        # its support stands where it will stay
+        conjunct = next((c for c in waiting if c[2] not in moving), waiting[0])
         waiting.remove(conjunct)
         placed.append(conjunct)
     filled = {conjunct[2] for conjunct in placed if conjunct[0] == "in"}

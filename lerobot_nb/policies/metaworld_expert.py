@@ -19,6 +19,7 @@ from .base import Episode, Policy
 # %% ../../nbs/policies/metaworld_expert.ipynb #3f56de9f
 class MetaworldExpert(Policy):
     """The scripted policy of whichever Meta-World task the episode is of."""
+
     name = "expert"
     placements = ("driver", "worker")
     batch_format = "numpy"
@@ -28,12 +29,16 @@ class MetaworldExpert(Policy):
     def __init__(self):
         self._scripts: dict[int, Any] = {}
         # metaworld.policies.policy.move says so at nearly every step
-        warnings.filterwarnings("ignore", message=r"Constant\(s\) may be too high", module=r"metaworld\.policies")
+        warnings.filterwarnings(
+            "ignore", message=r"Constant\(s\) may be too high", module=r"metaworld\.policies"
+        )
 
     def check_tasks(self, tasks: Sequence[TaskInfo]) -> None:
         wrong = sorted({task.name for task in tasks if task.name not in TASK_DESCRIPTIONS})
         if wrong:
-            raise ValueError(f"MetaworldExpert has no script for {', '.join(wrong)}; it does Meta-World's 50 tasks (lerobot-nb tasks --benchmark metaworld)")
+            raise ValueError(
+                f"MetaworldExpert has no script for {', '.join(wrong)}; it does Meta-World's 50 tasks (lerobot-nb tasks --benchmark metaworld)"
+            )
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
         from metaworld.policies import ENV_POLICY_MAP
@@ -43,7 +48,9 @@ class MetaworldExpert(Policy):
 
     def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
         if "privileged" not in batch:
-            raise KeyError("the scripted expert reads the true state: make the environment with privileged=True")
+            raise KeyError(
+                "the scripted expert reads the true state: make the environment with privileged=True"
+            )
         actions = np.empty((len(slots), 1, 4), dtype=np.float32)
         for row, (slot, state) in enumerate(zip(slots, batch["privileged"])):
             actions[row, 0] = self._scripts[slot].get_action(state)

@@ -21,18 +21,31 @@ class NoisyPolicy(Policy):
     Parameters
     ----------
     base, base_kwargs
-        Import path of the class of the policy that is disturbed, "my_module:MyPolicy", and its arguments. It must act on a continuous action space.
+        Import path of the class of the policy that is disturbed, "my_module:MyPolicy", and its
+        arguments. It must act on a continuous action space.
     scale
-        Standard deviation of the noise, in the units of actions. Actions are clipped to the action space's bounds afterwards.
+        Standard deviation of the noise, in the units of actions. Actions are clipped to the action
+        space's bounds afterwards.
     """
 
     def __init__(self, base: str, scale: float, base_kwargs: dict[str, Any] | None = None):
-        if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not 0 <= scale < float("inf"):
+        if (
+            not isinstance(scale, (int, float))
+            or isinstance(scale, bool)
+            or not 0 <= scale < float("inf")
+        ):
             raise ValueError(f"scale must be a number of at least 0, got {scale!r}")
         self.inner: Policy = resolve(base)(**(base_kwargs or {}))
         self.scale = scale
         self.name = f"{self.inner.name} with noise {scale:g}"
-        for attribute in ("placements", "batch_format", "needs_privileged", "needs_images", "n_action_steps", "lock_step"):
+        for attribute in (
+            "placements",
+            "batch_format",
+            "needs_privileged",
+            "needs_images",
+            "n_action_steps",
+            "lock_step",
+        ):
             setattr(self, attribute, getattr(self.inner, attribute))
         self._episodes: dict[int, tuple[np.random.Generator, Any]] = {}
 
@@ -47,13 +60,20 @@ class NoisyPolicy(Policy):
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
         self.inner.begin_episode(slot, episode)
-        self._episodes[slot] = np.random.default_rng(episode.seed_sequence().spawn(1)[0]), episode.action_space
+        self._episodes[slot] = (
+            np.random.default_rng(episode.seed_sequence().spawn(1)[0]),
+            episode.action_space,
+        )
 
     def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
         actions = np.array(self.inner.predict(slots, batch), dtype=np.float32)
         for row, slot in enumerate(slots):
             generator, space = self._episodes[slot]
-            actions[row] = np.clip(actions[row] + self.scale * generator.standard_normal(actions[row].shape), space.low, space.high)
+            actions[row] = np.clip(
+                actions[row] + self.scale * generator.standard_normal(actions[row].shape),
+                space.low,
+                space.high,
+            )
         return actions
 
     def end_episode(self, slot: int) -> None:

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 _log = logging.getLogger(__name__)
-TOKEN_VARIABLE = "LEROBOT_NB_TOKEN"          # where client and server look for the token
-PROTOCOL = 1                                 # of what this package's own servers say besides openpi's protocol
+TOKEN_VARIABLE = "LEROBOT_NB_TOKEN"  # where client and server look for the token
+PROTOCOL = 1  # of what this package's own servers say besides openpi's protocol
 
 # %% ../../nbs/policies/remote.ipynb #b5545f2a
 def pack(message: Any) -> bytes:
-    """A message as bytes: dictionaries, lists, texts, numbers and NumPy arrays. TypeError for anything else."""
+    """A message as bytes: dictionaries, lists, texts, numbers and NumPy arrays. TypeError for
+    anything else.
+    """
     import msgpack
 
     return bytes(msgpack.packb(message, default=_pack_array))
@@ -38,10 +40,17 @@ def pack(message: Any) -> bytes:
 def _pack_array(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufUS":
         if isinstance(value, np.ndarray):
-            return {b"__ndarray__": True, b"data": np.ascontiguousarray(value).tobytes(), b"dtype": value.dtype.str, b"shape": list(value.shape)}
+            return {
+                b"__ndarray__": True,
+                b"data": np.ascontiguousarray(value).tobytes(),
+                b"dtype": value.dtype.str,
+                b"shape": list(value.shape),
+            }
         return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
     kind = f"an array of type {value.dtype}" if hasattr(value, "dtype") else type(value).__name__
-    raise TypeError(f"a message can't hold {kind}; it takes dictionaries, lists, texts, numbers and arrays of them")
+    raise TypeError(
+        f"a message can't hold {kind}; it takes dictionaries, lists, texts, numbers and arrays of them"
+    )
 
 
 def unpack(data: bytes) -> Any:
@@ -51,7 +60,9 @@ def unpack(data: bytes) -> Any:
     try:
         return msgpack.unpackb(data, object_hook=_unpack_array)
     except Exception as error:
-        raise ValueError(f"{len(data)} bytes that are not a message in msgpack: {type(error).__name__}: {error}") from None
+        raise ValueError(
+            f"{len(data)} bytes that are not a message in msgpack: {type(error).__name__}: {error}"
+        ) from None
 
 
 def _unpack_array(value: dict[Any, Any]) -> Any:
@@ -66,7 +77,9 @@ def _unpack_array(value: dict[Any, Any]) -> Any:
 
 # %% ../../nbs/policies/remote.ipynb #43ff7f13
 def encode_row(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """One row of a policy's batch as plain arrays, pictures (3, H, W) in [0, 1] as (H, W, 3) uint8 where nothing is lost. "task" becomes "prompt"."""
+    """One row of a policy's batch as plain arrays, pictures (3, H, W) in [0, 1] as (H, W, 3) uint8
+    where nothing is lost. "task" becomes "prompt".
+    """
     found: dict[str, Any] = {}
     for name, value in batch.items():
         if isinstance(value, Mapping):
@@ -85,13 +98,16 @@ def _as_bytes(picture: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if picture.ndim != 3 or picture.dtype != np.float32:
         return picture
     whole = np.rint(picture * np.float32(255))
-    if not ((whole >= 0) & (whole <= 255)).all() or not np.array_equal(whole.astype(np.float32) / np.float32(255), picture):
+    if not ((whole >= 0) & (whole <= 255)).all() or not np.array_equal(
+        whole.astype(np.float32) / np.float32(255), picture
+    ):
         return picture
     return np.ascontiguousarray(whole.astype(np.uint8).transpose(1, 2, 0))
 
 
 def decode_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A batch of tensors from rows that `encode_row` or an openpi client made: names with dots ("observation/state" as well), floats in float32, pictures (B, 3, H, W) in [0, 1].
+    """A batch of tensors from rows that `encode_row` or an openpi client made: names with dots
+    ("observation/state" as well), floats in float32, pictures (B, 3, H, W) in [0, 1].
 
     ValueError for rows that don't fit together.
     """
@@ -103,19 +119,31 @@ def decode_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         key = "task" if name == "prompt" else str(name).replace("/", ".")
         if isinstance(values[0], Mapping):
             batch[key] = decode_rows(values)
-        elif isinstance(values[0], (np.ndarray, np.generic, float, int)) and not isinstance(values[0], bool):
+        elif isinstance(values[0], (np.ndarray, np.generic, float, int)) and not isinstance(
+            values[0], bool
+        ):
             stacked = np.stack([np.asarray(value) for value in values])
             if stacked.dtype == np.uint8 and stacked.ndim == 4 and "image" in key:
-                batch[key] = torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous().to(torch.float32).div_(255)
+                batch[key] = (
+                    torch.from_numpy(stacked)
+                    .permute(0, 3, 1, 2)
+                    .contiguous()
+                    .to(torch.float32)
+                    .div_(255)
+                )
             else:
-                batch[key] = torch.from_numpy(stacked.astype(np.float32) if stacked.dtype.kind == "f" else stacked)
+                batch[key] = torch.from_numpy(
+                    stacked.astype(np.float32) if stacked.dtype.kind == "f" else stacked
+                )
         else:
             batch[key] = list(values)
     return batch
 
 # %% ../../nbs/policies/remote.ipynb #6b054353
 def encode_episode(episode: Episode) -> dict[str, Any]:
-    """What a served policy is told when an episode begins; `decode_episode` takes it back. Spaces other than Box and Discrete are left out."""
+    """What a served policy is told when an episode begins; `decode_episode` takes it back. Spaces
+    other than Box and Discrete are left out.
+    """
     import dataclasses
 
     import gymnasium
@@ -125,7 +153,12 @@ def encode_episode(episode: Episode) -> dict[str, Any]:
         space = {"low": episode.action_space.low, "high": episode.action_space.high}
     elif isinstance(episode.action_space, gymnasium.spaces.Discrete):
         space = {"n": int(episode.action_space.n), "start": int(episode.action_space.start)}
-    return {"spec": dataclasses.asdict(episode.spec), "task": dataclasses.asdict(episode.task), "action_space": space, "max_episode_steps": episode.max_episode_steps}
+    return {
+        "spec": dataclasses.asdict(episode.spec),
+        "task": dataclasses.asdict(episode.task),
+        "action_space": space,
+        "max_episode_steps": episode.max_episode_steps,
+    }
 
 
 def decode_episode(data: Mapping[str, Any]) -> Episode:
@@ -136,12 +169,18 @@ def decode_episode(data: Mapping[str, Any]) -> Episode:
         space = data["action_space"]
         found: gymnasium.Space[Any] | None = None
         if space is not None and "low" in space:
-            found = gymnasium.spaces.Box(np.array(space["low"]), np.array(space["high"]), dtype=space["low"].dtype)
+            found = gymnasium.spaces.Box(
+                np.array(space["low"]), np.array(space["high"]), dtype=space["low"].dtype
+            )
         elif space is not None:
             found = gymnasium.spaces.Discrete(space["n"], start=space["start"])
-        return Episode(EpisodeSpec(**data["spec"]), TaskInfo(**data["task"]), found, data["max_episode_steps"])
+        return Episode(
+            EpisodeSpec(**data["spec"]), TaskInfo(**data["task"]), found, data["max_episode_steps"]
+        )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"an episode that makes no sense: {type(error).__name__}: {error}") from None
+        raise ValueError(
+            f"an episode that makes no sense: {type(error).__name__}: {error}"
+        ) from None
 
 # %% ../../nbs/policies/remote.ipynb #4a475409
 @dataclass(frozen=True)
@@ -155,6 +194,7 @@ class ServerInfo:
     metadata
         All that it said.
     """
+
     ours: bool
     name: str
     batch_format: str
@@ -169,22 +209,41 @@ class ServerInfo:
 
     @classmethod
     def of(cls, metadata: Any, address: str) -> "ServerInfo":
-        """From the metadata; PolicyLoadError where that is no dictionary, or of another version of this package's protocol."""
+        """From the metadata; PolicyLoadError where that is no dictionary, or of another version of
+        this package's protocol.
+        """
         if not isinstance(metadata, dict):
-            raise PolicyLoadError(f"{address}: what answers there is not a policy server: it began with {str(metadata)[:80]!r} instead of its metadata")
+            raise PolicyLoadError(
+                f"{address}: what answers there is not a policy server: it began with {str(metadata)[:80]!r} instead of its metadata"
+            )
         said = metadata.get("lerobot_nb")
         if said is None:
             name = f"openpi-{metadata.get('name') or metadata.get('config') or 'server'}"
-            return cls(False, name, "torch", 1, True, False, _plain(metadata), None, {}, None, metadata)
+            return cls(
+                False, name, "torch", 1, True, False, _plain(metadata), None, {}, None, metadata
+            )
         if not isinstance(said, dict) or said.get("protocol") != PROTOCOL:
-            raise PolicyLoadError(f"{address}: the server speaks version {said.get('protocol') if isinstance(said, dict) else said!r} of the protocol, this is version {PROTOCOL}; use the same lerobot-nb on both sides")
+            raise PolicyLoadError(
+                f"{address}: the server speaks version {said.get('protocol') if isinstance(said, dict) else said!r} of the protocol, this is version {PROTOCOL}; use the same lerobot-nb on both sides"
+            )
         try:
             return cls(
-                True, str(said["name"]), str(said["batch_format"]), int(said["n_action_steps"]), bool(said["needs_images"]), bool(said["lock_step"]), said["identity"],
-                said["features"], dict(said["wishes"]), int(said["most_bytes"]), metadata,
+                True,
+                str(said["name"]),
+                str(said["batch_format"]),
+                int(said["n_action_steps"]),
+                bool(said["needs_images"]),
+                bool(said["lock_step"]),
+                said["identity"],
+                said["features"],
+                dict(said["wishes"]),
+                int(said["most_bytes"]),
+                metadata,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise PolicyLoadError(f"{address}: the server's metadata make no sense: {type(error).__name__}: {error}") from None
+            raise PolicyLoadError(
+                f"{address}: the server's metadata make no sense: {type(error).__name__}: {error}"
+            ) from None
 
 
 def _plain(value: Any) -> Any:
@@ -206,10 +265,12 @@ class RemotePolicy(Policy):
     n_action_steps
         Actions executed per look, at most what the server sends; None: all of them.
     keys
-        Names under which the server knows the observations, {"observation.images.image2": "observation/wrist_image"};
-        None: as they are for a server of this package, "observation/image", "observation/state" and so on for others.
+        Names under which the server knows the observations, {"observation.images.image2":
+        "observation/wrist_image"}; None: as they are for a server of this package,
+        "observation/image", "observation/state" and so on for others.
     token_variable
-        Environment variable with the token that the server wants; the token itself is written nowhere.
+        Environment variable with the token that the server wants; the token itself is written
+        nowhere.
     connect_timeout_s
         How long to wait for the server at the start.
     policy_timeout_s
@@ -224,13 +285,26 @@ class RemotePolicy(Policy):
     PolicyLoadError
         Where no server answers, or refuses.
     """
+
     placements = ("driver",)
 
     def __init__(
-        self, address: str, n_action_steps: int | None = None, keys: Mapping[str, str] | None = None, token_variable: str = TOKEN_VARIABLE,
-        connect_timeout_s: float = 10.0, policy_timeout_s: float = 120.0, reconnect_timeout_s: float = 120.0, max_message_mb: float = 64.0,
+        self,
+        address: str,
+        n_action_steps: int | None = None,
+        keys: Mapping[str, str] | None = None,
+        token_variable: str = TOKEN_VARIABLE,
+        connect_timeout_s: float = 10.0,
+        policy_timeout_s: float = 120.0,
+        reconnect_timeout_s: float = 120.0,
+        max_message_mb: float = 64.0,
     ):
-        for name, seconds in (("connect_timeout_s", connect_timeout_s), ("policy_timeout_s", policy_timeout_s), ("reconnect_timeout_s", reconnect_timeout_s), ("max_message_mb", max_message_mb)):
+        for name, seconds in (
+            ("connect_timeout_s", connect_timeout_s),
+            ("policy_timeout_s", policy_timeout_s),
+            ("reconnect_timeout_s", reconnect_timeout_s),
+            ("max_message_mb", max_message_mb),
+        ):
             if not seconds > 0:
                 raise PolicyLoadError(f"{name} must be more than 0, got {seconds!r}")
         if n_action_steps is not None and n_action_steps < 1:
@@ -240,12 +314,21 @@ class RemotePolicy(Policy):
         self._dialer = _Dialer(address, token_variable, int(max_message_mb * 2**20))
         self._connections: dict[int, "ClientConnection"] = {}
         self._episodes: dict[int, Episode] = {}
-        self._untold: set[int] = set()           # slots whose episode the server doesn't know yet
-        self._forgotten: set[int] = set()        # slots whose episode it knew and doesn't know any more
+        self._untold: set[int] = set()  # slots whose episode the server doesn't know yet
+        self._forgotten: set[int] = set()  # slots whose episode it knew and doesn't know any more
         self._spare: "ClientConnection | None" = None
         self._spare, self.server = self._dialer.wait(connect_timeout_s)
-        self.name, self.batch_format, self.lock_step, self.needs_images = self.server.name, self.server.batch_format, self.server.lock_step, self.server.needs_images
-        self.n_action_steps = min(n_action_steps or self.server.n_action_steps, self.server.n_action_steps) if self.server.ours else n_action_steps or 1
+        self.name, self.batch_format, self.lock_step, self.needs_images = (
+            self.server.name,
+            self.server.batch_format,
+            self.server.lock_step,
+            self.server.needs_images,
+        )
+        self.n_action_steps = (
+            min(n_action_steps or self.server.n_action_steps, self.server.n_action_steps)
+            if self.server.ours
+            else n_action_steps or 1
+        )
 
     # before anything runs
     @classmethod
@@ -267,11 +350,19 @@ class RemotePolicy(Policy):
 
         if self.server.features is not None:
             said = dict(self.server.features)
-            settings = {name: said.pop(name) for name in ("rename_map", "empty_cameras", "resize_images")}
+            settings = {
+                name: said.pop(name) for name in ("rename_map", "empty_cameras", "resize_images")
+            }
             check_features(Checkpoint(self.address, Path(), None, said), env_config, **settings)
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {"kwargs": {"n_action_steps": self.given_steps, "keys": dict(self.keys) if self.keys else None}, "served": self.server.identity}
+        return super().identity() | {
+            "kwargs": {
+                "n_action_steps": self.given_steps,
+                "keys": dict(self.keys) if self.keys else None,
+            },
+            "served": self.server.identity,
+        }
 
     # episodes
     def begin_episode(self, slot: int, episode: Episode) -> None:
@@ -293,7 +384,9 @@ class RemotePolicy(Policy):
 
     def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray[Any, Any]:
         if self._forgotten & set(slots):
-            raise PolicyLost(f"the policy server at {self.address} was away, and no longer knows these episodes")
+            raise PolicyLost(
+                f"the policy server at {self.address} was away, and no longer knows these episodes"
+            )
         messages = [self._message(slot, batch, row) for row, slot in enumerate(slots)]
         try:
             for slot, message in zip(slots, messages):
@@ -305,7 +398,9 @@ class RemotePolicy(Policy):
             if isinstance(error, ConnectionClosed) and _too_big(error):
                 largest = max(map(len, messages)) / 2**20
                 self._hang_up(slots)
-                raise ValueError(f"a message was larger than the other side accepts ({_reason(error)}); observations here have {largest:.1f} MiB, see max_message_mb on both sides") from error
+                raise ValueError(
+                    f"a message was larger than the other side accepts ({_reason(error)}); observations here have {largest:.1f} MiB, see max_message_mb on both sides"
+                ) from error
             if isinstance(error, (ConnectionClosed, OSError, TimeoutError)):
                 raise self._lost(error) from error
             self._hang_up(slots)
@@ -317,12 +412,19 @@ class RemotePolicy(Policy):
         content = encode_row(batch, row)
         if self.server.ours:
             content = {(self.keys or {}).get(name, name): value for name, value in content.items()}
-            content["lerobot_nb"] = {"episode": encode_episode(self._episodes[slot]) if slot in self._untold else None}
+            content["lerobot_nb"] = {
+                "episode": encode_episode(self._episodes[slot]) if slot in self._untold else None
+            }
         else:
-            content = {(self.keys or {}).get(name, _openpi_name(name)): value for name, value in content.items()}
+            content = {
+                (self.keys or {}).get(name, _openpi_name(name)): value
+                for name, value in content.items()
+            }
         message = pack(content)
         if self.server.most_bytes is not None and len(message) > self.server.most_bytes:
-            raise ValueError(f"an observation of {len(message) / 2**20:.1f} MiB is larger than the {self.server.most_bytes / 2**20:.1f} MiB that the server at {self.address} accepts: serve --max_message_mb")
+            raise ValueError(
+                f"an observation of {len(message) / 2**20:.1f} MiB is larger than the {self.server.most_bytes / 2**20:.1f} MiB that the server at {self.address} accepts: serve --max_message_mb"
+            )
         return message
 
     def _connection(self, slot: int) -> "ClientConnection":
@@ -346,20 +448,41 @@ class RemotePolicy(Policy):
 
     def _actions(self, answer: Any) -> np.ndarray[Any, Any]:
         actions = answer.get("actions") if isinstance(answer, dict) else None
-        if not isinstance(actions, np.ndarray) or actions.ndim < 1 or actions.dtype.kind not in "fiub" or not len(actions):
-            what = f"{type(answer).__name__} with {sorted(map(str, answer))}" if isinstance(answer, dict) else type(answer).__name__
-            raise ValueError(f"the server at {self.address} answered with {what}; it has to be {{'actions': an array (k, A)}}")
+        if (
+            not isinstance(actions, np.ndarray)
+            or actions.ndim < 1
+            or actions.dtype.kind not in "fiub"
+            or not len(actions)
+        ):
+            what = (
+                f"{type(answer).__name__} with {sorted(map(str, answer))}"
+                if isinstance(answer, dict)
+                else type(answer).__name__
+            )
+            raise ValueError(
+                f"the server at {self.address} answered with {what}; it has to be {{'actions': an array (k, A)}}"
+            )
         return actions
 
     def _together(self, answers: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
         steps = min(map(len, answers))
         if self.given_steps is not None:
             steps = min(steps, self.given_steps)
-        return np.stack([np.asarray(actions[:steps], dtype=np.float32 if actions.dtype.kind == "f" else actions.dtype) for actions in answers])
+        return np.stack(
+            [
+                np.asarray(
+                    actions[:steps],
+                    dtype=np.float32 if actions.dtype.kind == "f" else actions.dtype,
+                )
+                for actions in answers
+            ]
+        )
 
     # when the server is gone
     def _hang_up(self, slots: Sequence[int]) -> None:
-        """Close the connections of these slots; their next message opens new ones. What the server knew of their episodes is void."""
+        """Close the connections of these slots; their next message opens new ones. What the server
+        knew of their episodes is void.
+        """
         for slot in slots:
             connection = self._connections.pop(slot, None)
             if connection is not None:
@@ -368,14 +491,22 @@ class RemotePolicy(Policy):
                 self._forgotten.add(slot)
 
     def _lost(self, error: BaseException) -> Exception:
-        """Wait for the server; what to raise then: PolicyLost where it is back, PolicyUnavailable where it is not."""
-        reason = f"no answer in policy_timeout_s={self.policy_timeout_s:g} s" if isinstance(error, TimeoutError) else _reason(error)
+        """Wait for the server; what to raise then: PolicyLost where it is back, PolicyUnavailable
+        where it is not.
+        """
+        reason = (
+            f"no answer in policy_timeout_s={self.policy_timeout_s:g} s"
+            if isinstance(error, TimeoutError)
+            else _reason(error)
+        )
         _log.warning("the policy server at %s is gone (%s); waiting for it", self.address, reason)
         self._hang_up(list(self._connections))
         try:
             self._spare, server = self._dialer.wait(self.reconnect_timeout_s)
         except PolicyLoadError as failure:
-            return PolicyUnavailable(f"the policy server at {self.address} went away ({reason}) and did not come back: {failure}")
+            return PolicyUnavailable(
+                f"the policy server at {self.address} went away ({reason}) and did not come back: {failure}"
+            )
         try:
             self._check_same(server)
         except PolicyUnavailable as failure:
@@ -384,7 +515,9 @@ class RemotePolicy(Policy):
 
     def _check_same(self, server: ServerInfo) -> None:
         if server.identity != self.server.identity:
-            raise PolicyUnavailable(f"the server at {self.address} now serves another policy ({server.name}) than when the run began ({self.server.name})")
+            raise PolicyUnavailable(
+                f"the server at {self.address} now serves another policy ({server.name}) than when the run began ({self.server.name})"
+            )
 
 # %% ../../nbs/policies/remote.ipynb #f3dd2856
 class _Dialer:
@@ -394,29 +527,51 @@ class _Dialer:
         self.address, self.token_variable, self.most_bytes = address, token_variable, most_bytes
 
     def connect(self, timeout_s: float = 10.0) -> tuple["ClientConnection", ServerInfo]:
-        """A connection and what the server says. PolicyLoadError where it refuses or speaks something else; OSError or TimeoutError where nobody is there."""
-        from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+        """A connection and what the server says. PolicyLoadError where it refuses or speaks
+        something else; OSError or TimeoutError where nobody is there.
+        """
+        from websockets.exceptions import (
+            ConnectionClosed,
+            InvalidHandshake,
+            InvalidStatus,
+            InvalidURI,
+        )
         from websockets.sync.client import connect
 
         token = os.environ.get(self.token_variable)
         headers = {"Authorization": f"Api-Key {token}"} if token else None
         try:
-            # no pings: a server that computes for minutes answers none; `policy_timeout_s` says how long it may
+            # no pings: a server that computes for minutes answers none; `policy_timeout_s` says how
+            # long it may
             connection = connect(
-                self.address, compression=None, max_size=self.most_bytes, additional_headers=headers, open_timeout=timeout_s, close_timeout=2, ping_interval=None,
-            ).__enter__()                               # it stays open until `_close`
+                self.address,
+                compression=None,
+                max_size=self.most_bytes,
+                additional_headers=headers,
+                open_timeout=timeout_s,
+                close_timeout=2,
+                ping_interval=None,
+            ).__enter__()  # it stays open until `_close`
         except InvalidURI as error:
-            raise PolicyLoadError(f"policy={self.address!r} is not an address; write it like 'ws://127.0.0.1:8000'") from error
+            raise PolicyLoadError(
+                f"policy={self.address!r} is not an address; write it like 'ws://127.0.0.1:8000'"
+            ) from error
         except InvalidStatus as error:
             status = error.response.status_code
             if status in (401, 403):
                 said = "it refuses the token" if token else "it wants a token"
-                raise PolicyLoadError(f"the server at {self.address}: {said}; put the right one into the environment variable {self.token_variable}") from error
-            if status in (502, 503, 504):               # a gateway whose server is away
+                raise PolicyLoadError(
+                    f"the server at {self.address}: {said}; put the right one into the environment variable {self.token_variable}"
+                ) from error
+            if status in (502, 503, 504):  # a gateway whose server is away
                 raise ConnectionError(f"HTTP status {status}") from error
-            raise PolicyLoadError(f"{self.address}: what answers there is not a policy server (HTTP status {status})") from error
+            raise PolicyLoadError(
+                f"{self.address}: what answers there is not a policy server (HTTP status {status})"
+            ) from error
         except InvalidHandshake as error:
-            raise PolicyLoadError(f"{self.address}: what answers there is not a websocket: {type(error).__name__}: {error}") from error
+            raise PolicyLoadError(
+                f"{self.address}: what answers there is not a websocket: {type(error).__name__}: {error}"
+            ) from error
         try:
             first = connection.recv(timeout=timeout_s)
             if isinstance(first, str):
@@ -426,13 +581,21 @@ class _Dialer:
             raise ConnectionError(_reason(error)) from error
         except ValueError as error:
             _close(connection)
-            raise error if isinstance(error, PolicyLoadError) else PolicyLoadError(f"{self.address}: what answers there is not a policy server: {error}") from error
+            raise (
+                error
+                if isinstance(error, PolicyLoadError)
+                else PolicyLoadError(
+                    f"{self.address}: what answers there is not a policy server: {error}"
+                )
+            ) from error
         except BaseException:
             _close(connection)
             raise
 
     def wait(self, timeout_s: float) -> tuple["ClientConnection", ServerInfo]:
-        """Connect as soon as somebody is there. PolicyLoadError where that takes longer, or where what is there refuses."""
+        """Connect as soon as somebody is there. PolicyLoadError where that takes longer, or where
+        what is there refuses.
+        """
         until, pause_s = time.monotonic() + timeout_s, 0.1
         while True:
             try:
@@ -464,5 +627,9 @@ def _reason(error: BaseException) -> str:
 
 
 def _openpi_name(name: str) -> str:
-    """"observation.images.image" as openpi's examples name it: "observation/image"."""
-    return name.replace("observation.images.", "observation/").replace("observation.", "observation/").replace(".", "/")
+    """ "observation.images.image" as openpi's examples name it: "observation/image"."""
+    return (
+        name.replace("observation.images.", "observation/")
+        .replace("observation.", "observation/")
+        .replace(".", "/")
+    )

@@ -43,6 +43,7 @@ class _Request:
     answer
         What the connection waits for; None where the slot only ends.
     """
+
     slot: int
     row: dict[str, Any] | None = None
     episode: Episode | None = None
@@ -60,7 +61,9 @@ class _Desk:
         self.n_anonymous = 0
 
     def answer(self, requests: Sequence[_Request]) -> list[dict[str, Any] | str]:
-        """An answer for each request: {"actions": (k, A), "server_timing": …}, or the text of an error."""
+        """An answer for each request: {"actions": (k, A), "server_timing": …}, or the text of an
+        error.
+        """
         answers: dict[int, dict[str, Any] | str] = {}
         groups: dict[str, list[_Request]] = {}
         for request in requests:
@@ -75,8 +78,15 @@ class _Desk:
                 actions = self._predict(group)
                 took = time.perf_counter() - began
                 for request, chunk in zip(group, actions):
-                    timing = {"infer_ms": 1000 * took, "wait_ms": 1000 * (began - request.arrived), "batch": len(group)}
-                    answers[id(request)] = {"actions": np.ascontiguousarray(chunk), "server_timing": timing}
+                    timing = {
+                        "infer_ms": 1000 * took,
+                        "wait_ms": 1000 * (began - request.arrived),
+                        "batch": len(group),
+                    }
+                    answers[id(request)] = {
+                        "actions": np.ascontiguousarray(chunk),
+                        "server_timing": timing,
+                    }
             except (Exception, SystemExit) as error:
                 _log.warning("the policy raised: %s", _text(error).splitlines()[0])
                 for request in group:
@@ -94,19 +104,28 @@ class _Desk:
         """An episode of a client that says nothing of it: its number stands in for a seed."""
         self.n_anonymous += 1
         prompt = str((request.row or {}).get("prompt", ""))
-        return Episode(EpisodeSpec("served", 0, self.n_anonymous, self.n_anonymous), TaskInfo("served", 0, "served", prompt))
+        return Episode(
+            EpisodeSpec("served", 0, self.n_anonymous, self.n_anonymous),
+            TaskInfo("served", 0, "served", prompt),
+        )
 
     def _predict(self, group: Sequence[_Request]) -> np.ndarray[Any, Any]:
         rows = [request.row or {} for request in group]
         if self.policy.batch_format == "torch":
             batch = decode_rows(rows)
         else:
-            batch = stack_observations([{name: value for name, value in row.items() if name != "prompt"} for row in rows])
+            batch = stack_observations(
+                [{name: value for name, value in row.items() if name != "prompt"} for row in rows]
+            )
         batch.setdefault("task", [str(row.get("prompt", "")) for row in rows])
         actions = self.policy.predict([request.slot for request in group], batch)
-        actions = np.asarray(actions.detach().cpu().numpy() if hasattr(actions, "detach") else actions)
+        actions = np.asarray(
+            actions.detach().cpu().numpy() if hasattr(actions, "detach") else actions
+        )
         if actions.ndim < 2 or len(actions) != len(group):
-            raise ValueError(f"the policy gave actions of shape {actions.shape} for {len(group)} observations; it must be ({len(group)}, k, A)")
+            raise ValueError(
+                f"the policy gave actions of shape {actions.shape} for {len(group)} observations; it must be ({len(group)}, k, A)"
+            )
         return actions
 
     def end(self, slot: int) -> None:
@@ -116,13 +135,19 @@ class _Desk:
             try:
                 self.policy.end_episode(slot)
             except Exception:
-                _log.warning("policy %r raised in end_episode(%d)", self.policy.name, slot, exc_info=True)
+                _log.warning(
+                    "policy %r raised in end_episode(%d)", self.policy.name, slot, exc_info=True
+                )
 
 
 def _signature(tree: Any) -> str:
     """Names, types and shapes: only equal ones fit into one batch."""
     if isinstance(tree, dict):
-        return "{" + ",".join(f"{name}:{_signature(tree[name])}" for name in sorted(tree, key=str)) + "}"
+        return (
+            "{"
+            + ",".join(f"{name}:{_signature(tree[name])}" for name in sorted(tree, key=str))
+            + "}"
+        )
     return f"{tree.dtype}{tree.shape}" if isinstance(tree, np.ndarray) else type(tree).__name__
 
 
@@ -151,12 +176,24 @@ class PolicyServer:
     """
 
     def __init__(
-        self, policy: Policy, host: str = "127.0.0.1", port: int = 8000, *, max_batch: int = 16, max_wait_s: float = 0.002, token: str | None = None, max_message_mb: float = 64.0,
+        self,
+        policy: Policy,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        *,
+        max_batch: int = 16,
+        max_wait_s: float = 0.002,
+        token: str | None = None,
+        max_message_mb: float = 64.0,
     ):
         if policy.needs_privileged:
-            raise ValueError(f"policy {policy.name!r} reads the simulator's ground truth, which doesn't travel; evaluate it where the simulator is")
+            raise ValueError(
+                f"policy {policy.name!r} reads the simulator's ground truth, which doesn't travel; evaluate it where the simulator is"
+            )
         if max_batch < 1 or max_wait_s < 0 or max_message_mb <= 0:
-            raise ValueError(f"max_batch={max_batch!r}, max_wait_s={max_wait_s!r}, max_message_mb={max_message_mb!r}: they must be at least 1, at least 0, and more than 0")
+            raise ValueError(
+                f"max_batch={max_batch!r}, max_wait_s={max_wait_s!r}, max_message_mb={max_message_mb!r}: they must be at least 1, at least 0, and more than 0"
+            )
         self.policy, self.host, self.port = policy, host, port
         self.max_batch, self.max_wait_s = 1 if policy.lock_step else max_batch, max_wait_s
         self._token, self._most_bytes = token, int(max_message_mb * 2**20)
@@ -177,11 +214,20 @@ class PolicyServer:
         policy = self.policy
         identity = json.loads(json.dumps(policy.identity(), default=str))
         features = getattr(policy, "features_of_clients", None)
-        return {"lerobot_nb": {
-            "protocol": PROTOCOL, "name": policy.name, "batch_format": policy.batch_format, "n_action_steps": policy.n_action_steps, "needs_images": policy.needs_images,
-            "lock_step": policy.lock_step, "identity": identity, "features": features() if callable(features) else None,
-            "wishes": policy.env_wishes(), "most_bytes": self._most_bytes,
-        }}
+        return {
+            "lerobot_nb": {
+                "protocol": PROTOCOL,
+                "name": policy.name,
+                "batch_format": policy.batch_format,
+                "n_action_steps": policy.n_action_steps,
+                "needs_images": policy.needs_images,
+                "lock_step": policy.lock_step,
+                "identity": identity,
+                "features": features() if callable(features) else None,
+                "wishes": policy.env_wishes(),
+                "most_bytes": self._most_bytes,
+            }
+        }
 
     # running
     def __enter__(self) -> "PolicyServer":
@@ -193,7 +239,9 @@ class PolicyServer:
 
     def start(self) -> None:
         """Begin to serve, in a thread. OSError where that can't be done."""
-        self._runner = threading.Thread(target=lambda: asyncio.run(self._run()), name="policy server", daemon=True)
+        self._runner = threading.Thread(
+            target=lambda: asyncio.run(self._run()), name="policy server", daemon=True
+        )
         self._runner.start()
         self._ready.wait()
         if self._failure is not None:
@@ -201,7 +249,12 @@ class PolicyServer:
 
     def stop(self) -> None:
         """Close all connections and end the policy's run."""
-        if self._runner is not None and self._loop is not None and self._runner.is_alive() and self._stopping is not None:
+        if (
+            self._runner is not None
+            and self._loop is not None
+            and self._runner.is_alive()
+            and self._stopping is not None
+        ):
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._runner.join()
         self._thread.shutdown(wait=True)
@@ -214,10 +267,21 @@ class PolicyServer:
     async def _run(self) -> None:
         from websockets.asyncio.server import serve
 
-        self._loop, self._stopping, self._queue = asyncio.get_running_loop(), asyncio.Event(), asyncio.Queue[_Request]()
+        self._loop, self._stopping, self._queue = (
+            asyncio.get_running_loop(),
+            asyncio.Event(),
+            asyncio.Queue[_Request](),
+        )
         try:
             server = await serve(
-                self._connection, self.host, self.port, process_request=self._greet, compression=None, max_size=self._most_bytes, ping_interval=None, close_timeout=2,
+                self._connection,
+                self.host,
+                self.port,
+                process_request=self._greet,
+                compression=None,
+                max_size=self._most_bytes,
+                ping_interval=None,
+                close_timeout=2,
             )
         except BaseException as error:
             self._failure = error if isinstance(error, OSError) else OSError(str(error))
@@ -246,7 +310,11 @@ class PolicyServer:
             until = time.perf_counter() + self.max_wait_s
             while len(batch) < min(self.max_batch, len(self._slots)):
                 try:
-                    batch.append(await asyncio.wait_for(self._queue.get(), max(0.0, until - time.perf_counter())))
+                    batch.append(
+                        await asyncio.wait_for(
+                            self._queue.get(), max(0.0, until - time.perf_counter())
+                        )
+                    )
                 except (TimeoutError, asyncio.TimeoutError):
                     break
             asked = [request for request in batch if request.answer is not None]
@@ -261,7 +329,9 @@ class PolicyServer:
 
     # connections
     def _greet(self, connection: "ServerConnection", request: Any) -> Any:
-        """Before the websocket opens: is the server well (/healthz), and does the client know the token?"""
+        """Before the websocket opens: is the server well (/healthz), and does the client know the
+        token?
+        """
         import http
 
         if request.path == "/healthz":
@@ -269,7 +339,9 @@ class PolicyServer:
         if self._token is not None:
             given = request.headers.get("Authorization", "")
             if not hmac.compare_digest(given.encode(), f"Api-Key {self._token}".encode()):
-                return connection.respond(http.HTTPStatus.UNAUTHORIZED, "this server wants a token\n")
+                return connection.respond(
+                    http.HTTPStatus.UNAUTHORIZED, "this server wants a token\n"
+                )
         return None
 
     async def _connection(self, connection: "ServerConnection") -> None:
@@ -278,7 +350,9 @@ class PolicyServer:
         slot = await self._take_slot()
         try:
             if slot is None:
-                await connection.send(f"{self.policy.name} is reset as a whole batch, so that it serves one episode at a time, and one is under way; evaluate with batch_size=1")
+                await connection.send(
+                    f"{self.policy.name} is reset as a whole batch, so that it serves one episode at a time, and one is under way; evaluate with batch_size=1"
+                )
                 await connection.close(1013, "busy")
                 return
             await connection.send(pack(await self._in_thread(self.metadata)))
@@ -292,7 +366,9 @@ class PolicyServer:
                 self._queue.put_nowait(_Request(slot))
 
     async def _take_slot(self) -> int | None:
-        """The lowest free slot. None where the policy has a single one, and that is still taken after a moment."""
+        """The lowest free slot. None where the policy has a single one, and that is still taken
+        after a moment.
+        """
         for _ in range(20 if self.policy.lock_step else 1):
             if not self.policy.lock_step or not self._slots:
                 slot = min(set(range(len(self._slots) + 1)) - self._slots)
@@ -313,12 +389,16 @@ class PolicyServer:
 
 
 def _read(message: str | bytes) -> tuple[dict[str, Any], Episode | None, bool]:
-    """Observation of a message, the episode that it names, and whether one begins; ValueError where it makes no sense."""
+    """Observation of a message, the episode that it names, and whether one begins; ValueError where
+    it makes no sense.
+    """
     if isinstance(message, str):
         raise ValueError(f"it is the text {message[:40]!r}; it has to be msgpack")
     row = unpack(message)
     if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
-        raise ValueError(f"it holds {type(row).__name__}; it has to be a dictionary of arrays with texts for names")
+        raise ValueError(
+            f"it holds {type(row).__name__}; it has to be a dictionary of arrays with texts for names"
+        )
     said, reset = row.pop("lerobot_nb", None), row.pop("reset", False)
     if said is not None and not isinstance(said, dict):
         raise ValueError(f"its entry 'lerobot_nb' is {said!r}")

@@ -15,7 +15,8 @@ from .base import Episode, Policy
 
 # %% ../../nbs/policies/simple.ipynb #b49942df
 def sample_actions(action_space: Any, rng: np.random.Generator, n_actions: int) -> np.ndarray:
-    """`n_actions` random actions of a Box, Discrete, MultiDiscrete or MultiBinary space, stacked: (n_actions, *A).
+    """`n_actions` random actions of a Box, Discrete, MultiDiscrete or MultiBinary space, stacked:
+    (n_actions, *A).
 
     One call for ten actions draws the same as ten calls for one.
     """
@@ -24,23 +25,37 @@ def sample_actions(action_space: Any, rng: np.random.Generator, n_actions: int) 
         shape = (n_actions, *action_space.shape)
         bounded = np.isfinite(action_space.low) & np.isfinite(action_space.high)
         if bounded.all():
-            return rng.uniform(action_space.low, action_space.high, shape).astype(action_space.dtype)
-        low, high = np.where(bounded, action_space.low, 0.0), np.where(bounded, action_space.high, 1.0)
+            return rng.uniform(action_space.low, action_space.high, shape).astype(
+                action_space.dtype
+            )
+        low, high = (
+            np.where(bounded, action_space.low, 0.0),
+            np.where(bounded, action_space.high, 1.0),
+        )
         actions = []
         for _ in range(n_actions):
             uniform, normal = rng.uniform(low, high), rng.standard_normal(action_space.shape)
-            actions.append(np.where(bounded, uniform, np.clip(normal, action_space.low, action_space.high)))
+            actions.append(
+                np.where(bounded, uniform, np.clip(normal, action_space.low, action_space.high))
+            )
         return np.array(actions, dtype=action_space.dtype).reshape(shape)
     if kind == "Box":
         low, high = action_space.low.astype(np.int64), action_space.high.astype(np.int64)
-        return rng.integers(low, high, (n_actions, *action_space.shape), endpoint=True).astype(action_space.dtype)
+        return rng.integers(low, high, (n_actions, *action_space.shape), endpoint=True).astype(
+            action_space.dtype
+        )
     if kind == "Discrete":
         return action_space.start + rng.integers(action_space.n, size=n_actions)
     if kind == "MultiDiscrete":
-        return action_space.start + rng.integers(action_space.nvec, size=(n_actions, *action_space.shape))
+        return action_space.start + rng.integers(
+            action_space.nvec, size=(n_actions, *action_space.shape)
+        )
     if kind == "MultiBinary":
-        return rng.integers(2, size=(n_actions, *action_space.shape)).astype(np.int8)       # drawn as int8, the numbers would depend on n_actions
-    raise ValueError(f"no actions can be made up for {action_space}; allowed are Box, Discrete, MultiDiscrete and MultiBinary")
+        # drawn as int8, the numbers would depend on n_actions
+        return rng.integers(2, size=(n_actions, *action_space.shape)).astype(np.int8)
+    raise ValueError(
+        f"no actions can be made up for {action_space}; allowed are Box, Discrete, MultiDiscrete and MultiBinary"
+    )
 
 
 class RandomPolicy(Policy):
@@ -49,16 +64,24 @@ class RandomPolicy(Policy):
     Parameters
     ----------
     n_action_steps
-        Actions given at once; more of them mean fewer messages and pictures, and the very same actions.
+        Actions given at once; more of them mean fewer messages and pictures, and the very same
+        actions.
     """
+
     name = "random"
     placements = ("driver", "worker")
     batch_format = "numpy"
     needs_images = False
 
     def __init__(self, n_action_steps: int = 1):
-        if isinstance(n_action_steps, bool) or not isinstance(n_action_steps, int) or n_action_steps < 1:
-            raise ValueError(f"n_action_steps must be a whole number of at least 1, got {n_action_steps!r}")
+        if (
+            isinstance(n_action_steps, bool)
+            or not isinstance(n_action_steps, int)
+            or n_action_steps < 1
+        ):
+            raise ValueError(
+                f"n_action_steps must be a whole number of at least 1, got {n_action_steps!r}"
+            )
         self.n_action_steps = n_action_steps
         self._episodes: dict[int, tuple[Any, np.random.Generator]] = {}
 
@@ -66,28 +89,38 @@ class RandomPolicy(Policy):
         self._episodes[slot] = episode.action_space, episode.numpy_generator()
 
     def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
-        return np.stack([sample_actions(*self._episodes[slot], self.n_action_steps) for slot in slots])
+        return np.stack(
+            [sample_actions(*self._episodes[slot], self.n_action_steps) for slot in slots]
+        )
 
     def end_episode(self, slot: int) -> None:
         del self._episodes[slot]
 
 # %% ../../nbs/policies/simple.ipynb #c5727141
 class ZeroPolicy(Policy):
-    """The same action always: zeros, brought into the limits of the action space; for a Discrete space its first action.
+    """The same action always: zeros, brought into the limits of the action space; for a Discrete
+    space its first action.
 
     Parameters
     ----------
     n_action_steps
         Actions given at once.
     """
+
     name = "zero"
     placements = ("driver", "worker")
     batch_format = "numpy"
     needs_images = False
 
     def __init__(self, n_action_steps: int = 1):
-        if isinstance(n_action_steps, bool) or not isinstance(n_action_steps, int) or n_action_steps < 1:
-            raise ValueError(f"n_action_steps must be a whole number of at least 1, got {n_action_steps!r}")
+        if (
+            isinstance(n_action_steps, bool)
+            or not isinstance(n_action_steps, int)
+            or n_action_steps < 1
+        ):
+            raise ValueError(
+                f"n_action_steps must be a whole number of at least 1, got {n_action_steps!r}"
+            )
         self.n_action_steps = n_action_steps
         self._actions: dict[int, np.ndarray] = {}
 

@@ -19,7 +19,9 @@ _Result = TypeVar("_Result")
 
 
 def _usage_errors(parser: argparse.ArgumentParser, function: Callable[[], _Result]) -> _Result:
-    """The function's result; a wrong argument or an unusable folder ends the command with exit code 2 and a sentence."""
+    """The function's result; a wrong argument or an unusable folder ends the command with exit code
+    2 and a sentence.
+    """
     from lerobot_nb.results.run_folder import RunFolderError
 
     try:
@@ -36,7 +38,9 @@ def _points(text: str) -> float:
     except ValueError:
         value = float("nan")
     if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of percentage points between 0 and 100, such as 5")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of percentage points between 0 and 100, such as 5"
+        )
     return value / 100
 
 
@@ -44,23 +48,57 @@ def _percent(text: str) -> float:
     """A confidence in percent, as a fraction."""
     value = _points(text)
     if not 0.5 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a confidence in percent from 50 to less than 100, such as 95")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a confidence in percent from 50 to less than 100, such as 95"
+        )
     return value
 
 # %% ../../nbs/results/commands.ipynb #759d208e
 def compare_parser() -> argparse.ArgumentParser:
     """The options of `lerobot-nb compare`."""
     parser = ArgumentParser(
-        prog="lerobot-nb compare", description="Compare runs episode by episode: differences with intervals, tests, and a verdict in words.",
+        prog="lerobot-nb compare",
+        description="Compare runs episode by episode: differences with intervals, tests, and a verdict in words.",
         epilog="Exit codes: 0 compared, and the gate (if asked for) is passed; 1 a candidate is worse than allowed; 2 wrong usage, no such run, different protocols, "
-               "or nothing to decide on. The gate without --strict fails where the observed loss is at least X points and beyond chance; with --strict it passes only where the interval "
-               "rules out a loss of X points.")
-    parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders; the first is the baseline A")
-    parser.add_argument("--fail-if-worse-by", "--fail_if_worse_by", type=_points, metavar="X", help="exit with 1 where a further run is worse than the first by X percentage points or more, beyond chance")
-    parser.add_argument("--strict", action="store_true", help="with --fail-if-worse-by: exit with 1 unless the interval rules out a loss of X points")
-    parser.add_argument("--allow-missing", "--allow_missing", action="store_true", help="let the gate decide although a candidate lacks episodes that the baseline has")
-    parser.add_argument("--allow-difference", "--allow_difference", action="append", default=[], metavar="FIELD", help="compare although this field of the protocols differs; 'all': any field")
-    parser.add_argument("--confidence", type=_percent, default=0.95, metavar="PERCENT", help="of intervals and tests (default: 95)")
+        "or nothing to decide on. The gate without --strict fails where the observed loss is at least X points and beyond chance; with --strict it passes only where the interval "
+        "rules out a loss of X points.",
+    )
+    parser.add_argument(
+        "folders", nargs="+", metavar="RUN", help="run folders; the first is the baseline A"
+    )
+    parser.add_argument(
+        "--fail-if-worse-by",
+        "--fail_if_worse_by",
+        type=_points,
+        metavar="X",
+        help="exit with 1 where a further run is worse than the first by X percentage points or more, beyond chance",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="with --fail-if-worse-by: exit with 1 unless the interval rules out a loss of X points",
+    )
+    parser.add_argument(
+        "--allow-missing",
+        "--allow_missing",
+        action="store_true",
+        help="let the gate decide although a candidate lacks episodes that the baseline has",
+    )
+    parser.add_argument(
+        "--allow-difference",
+        "--allow_difference",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="compare although this field of the protocols differs; 'all': any field",
+    )
+    parser.add_argument(
+        "--confidence",
+        type=_percent,
+        default=0.95,
+        metavar="PERCENT",
+        help="of intervals and tests (default: 95)",
+    )
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     return parser
 
@@ -73,10 +111,19 @@ def compare_command(argv: Sequence[str] | None = None) -> int:
         parser.error("a comparison needs two or more run folders")
     if arguments.fail_if_worse_by is None and (arguments.strict or arguments.allow_missing):
         parser.error("--strict and --allow-missing go with --fail-if-worse-by X")
-    from lerobot_nb.results.comparison import comparison_json, comparison_text, compare_runs, gate, multi_text
+    from lerobot_nb.results.comparison import (
+        compare_runs,
+        comparison_json,
+        comparison_text,
+        gate,
+        multi_text,
+    )
 
-    comparison = _usage_errors(parser, lambda: compare_runs(arguments.folders, arguments.confidence, arguments.allow_difference))
-    candidates = comparison.pairs[:len(comparison.runs) - 1]               # the first run against each other
+    comparison = _usage_errors(
+        parser,
+        lambda: compare_runs(arguments.folders, arguments.confidence, arguments.allow_difference),
+    )
+    candidates = comparison.pairs[: len(comparison.runs) - 1]  # the first run against each other
     if arguments.json:
         print(dumps_strict([comparison_json(pair) for pair in comparison.pairs], indent=2))
     elif len(comparison.runs) == 2:
@@ -89,10 +136,20 @@ def compare_command(argv: Sequence[str] | None = None) -> int:
     for pair in candidates:
         lacks = len(pair.only_in_a)
         if lacks and not arguments.allow_missing:
-            _usage_errors(parser, lambda: _refuse(f"{pair.b.name} has no verdict on {lacks} episodes that {pair.a.name} has, so the gate can't decide: finish the run "
-                                                  "(lerobot-nb eval --resume DIR --retry_errors), or allow it with --allow-missing"))
-        passes, why = _usage_errors(parser, lambda: gate(pair, arguments.fail_if_worse_by, arguments.strict))
-        print(terminal_text(f"{'passed' if passes else 'FAILED'}: {why}"), file=sys.stderr if arguments.json else sys.stdout)
+            _usage_errors(
+                parser,
+                lambda: _refuse(
+                    f"{pair.b.name} has no verdict on {lacks} episodes that {pair.a.name} has, so the gate can't decide: finish the run "
+                    "(lerobot-nb eval --resume DIR --retry_errors), or allow it with --allow-missing"
+                ),
+            )
+        passes, why = _usage_errors(
+            parser, lambda: gate(pair, arguments.fail_if_worse_by, arguments.strict)
+        )
+        print(
+            terminal_text(f"{'passed' if passes else 'FAILED'}: {why}"),
+            file=sys.stderr if arguments.json else sys.stdout,
+        )
         code = code if passes else 1
     return code
 
@@ -104,15 +161,51 @@ def _refuse(message: str) -> None:
 def plan_parser() -> argparse.ArgumentParser:
     """The options of `lerobot-nb plan`."""
     parser = ArgumentParser(
-        prog="lerobot-nb plan", description="How wide will the interval be, and which difference between two policies can be found? Without --width: for some numbers of episodes; "
-                                            "with it: the episodes that are needed.", epilog="Exit codes: 0 printed; 1 no number of episodes is enough for --width; 2 wrong usage.")
-    parser.add_argument("--tasks", type=int, default=10, metavar="N", help="number of tasks (default: 10)")
-    parser.add_argument("--episodes", type=int, action="append", metavar="N", help="episodes of each task; can be given several times (default: 10, 20, 50, 100, 200)")
-    parser.add_argument("--rate", type=_points, default=0.5, metavar="PERCENT", help="expected success rate (default: 50, the worst case)")
-    parser.add_argument("--icc", type=float, default=0.1, metavar="X", help="how much tasks differ: intraclass correlation, 0 to 1, as a report of such tasks shows it (default: 0.1)")
-    parser.add_argument("--correlation", type=float, default=0.0, metavar="X", help="correlation of the outcomes of two policies in one episode (default: 0, cautious)")
-    parser.add_argument("--width", type=_points, metavar="X", help="wanted width of the interval, in percentage points")
-    parser.add_argument("--confidence", type=_percent, default=0.95, metavar="PERCENT", help="default: 95")
+        prog="lerobot-nb plan",
+        description="How wide will the interval be, and which difference between two policies can be found? Without --width: for some numbers of episodes; "
+        "with it: the episodes that are needed.",
+        epilog="Exit codes: 0 printed; 1 no number of episodes is enough for --width; 2 wrong usage.",
+    )
+    parser.add_argument(
+        "--tasks", type=int, default=10, metavar="N", help="number of tasks (default: 10)"
+    )
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        action="append",
+        metavar="N",
+        help="episodes of each task; can be given several times (default: 10, 20, 50, 100, 200)",
+    )
+    parser.add_argument(
+        "--rate",
+        type=_points,
+        default=0.5,
+        metavar="PERCENT",
+        help="expected success rate (default: 50, the worst case)",
+    )
+    parser.add_argument(
+        "--icc",
+        type=float,
+        default=0.1,
+        metavar="X",
+        help="how much tasks differ: intraclass correlation, 0 to 1, as a report of such tasks shows it (default: 0.1)",
+    )
+    parser.add_argument(
+        "--correlation",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="correlation of the outcomes of two policies in one episode (default: 0, cautious)",
+    )
+    parser.add_argument(
+        "--width",
+        type=_points,
+        metavar="X",
+        help="wanted width of the interval, in percentage points",
+    )
+    parser.add_argument(
+        "--confidence", type=_percent, default=0.95, metavar="PERCENT", help="default: 95"
+    )
     return parser
 
 
@@ -120,34 +213,74 @@ def plan_command(argv: Sequence[str] | None = None) -> int:
     """`lerobot-nb plan`; returns the exit code."""
     parser = plan_parser()
     arguments = parser.parse_args(argv)
-    from lerobot_nb.results.statistics import episodes_for_width, expected_width, minimal_detectable_difference
+    from lerobot_nb.results.statistics import (
+        episodes_for_width,
+        expected_width,
+        minimal_detectable_difference,
+    )
 
-    tasks, rate, icc, confidence = arguments.tasks, arguments.rate, arguments.icc, arguments.confidence
+    tasks, rate, icc, confidence = (
+        arguments.tasks,
+        arguments.rate,
+        arguments.icc,
+        arguments.confidence,
+    )
     if arguments.width is not None:
-        n_these = _usage_errors(parser, lambda: episodes_for_width(arguments.width, tasks, rate, 0.0, confidence))
-        n_like = _usage_errors(parser, lambda: episodes_for_width(arguments.width, tasks, rate, icc, confidence))
-        print(f"for an interval of {100 * arguments.width:g} points, at a rate of {100 * rate:g} %, {tasks} task{'s' * (tasks != 1)}:")
-        print(f"  these tasks:      {'no number of episodes is enough' if n_these is None else f'{n_these} episodes of each'}")
-        print(f"  tasks like these: {f'no number of episodes is enough at an intraclass correlation of {icc:g}; more tasks are needed' if n_like is None else f'{n_like} episodes of each'}")
+        n_these = _usage_errors(
+            parser, lambda: episodes_for_width(arguments.width, tasks, rate, 0.0, confidence)
+        )
+        n_like = _usage_errors(
+            parser, lambda: episodes_for_width(arguments.width, tasks, rate, icc, confidence)
+        )
+        print(
+            f"for an interval of {100 * arguments.width:g} points, at a rate of {100 * rate:g} %, {tasks} task{'s' * (tasks != 1)}:"
+        )
+        print(
+            f"  these tasks:      {'no number of episodes is enough' if n_these is None else f'{n_these} episodes of each'}"
+        )
+        print(
+            f"  tasks like these: {f'no number of episodes is enough at an intraclass correlation of {icc:g}; more tasks are needed' if n_like is None else f'{n_like} episodes of each'}"
+        )
         return 1 if n_these is None else 0
     rows = [("episodes a task", "all", "these tasks", "tasks like these", "difference found")]
     for episodes in arguments.episodes or (10, 20, 50, 100, 200):
-        these, like, difference = _usage_errors(parser, lambda: (
-            expected_width(tasks, episodes, rate, 0.0, confidence), expected_width(tasks, episodes, rate, icc, confidence),
-            minimal_detectable_difference(tasks, episodes, rate, correlation=arguments.correlation, alpha=1 - confidence)))
-        rows.append((str(episodes), str(tasks * episodes), f"± {50 * these:.1f}", f"± {50 * like:.1f}", "none" if difference is None else f"{100 * difference:.1f}"))
+        these, like, difference = _usage_errors(
+            parser,
+            lambda: (
+                expected_width(tasks, episodes, rate, 0.0, confidence),
+                expected_width(tasks, episodes, rate, icc, confidence),
+                minimal_detectable_difference(
+                    tasks, episodes, rate, correlation=arguments.correlation, alpha=1 - confidence
+                ),
+            ),
+        )
+        rows.append(
+            (
+                str(episodes),
+                str(tasks * episodes),
+                f"± {50 * these:.1f}",
+                f"± {50 * like:.1f}",
+                "none" if difference is None else f"{100 * difference:.1f}",
+            )
+        )
     widths = [max(map(len, column)) for column in zip(*rows)]
-    print("\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows))
-    print(f"\nin percentage points, at a rate of {100 * rate:g} %. The difference is found on these tasks four times in five. "
-          f"Tasks like these: intraclass correlation {icc:g}.")
+    print(
+        "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows)
+    )
+    print(
+        f"\nin percentage points, at a rate of {100 * rate:g} %. The difference is found on these tasks four times in five. "
+        f"Tasks like these: intraclass correlation {icc:g}."
+    )
     return 0
 
 # %% ../../nbs/results/commands.ipynb #c0a1f002
 def merge_parser() -> argparse.ArgumentParser:
     """The options of `lerobot-nb merge`."""
     parser = argparse.ArgumentParser(
-        prog="lerobot-nb merge", description="Put parts of one evaluation (other tasks, other episodes, other machines) together in a new run folder.",
-        epilog="Exit codes: 0 merged; 2 wrong usage: no such run, different policies or protocols, an episode with two outcomes, or the new folder is there already.")
+        prog="lerobot-nb merge",
+        description="Put parts of one evaluation (other tasks, other episodes, other machines) together in a new run folder.",
+        epilog="Exit codes: 0 merged; 2 wrong usage: no such run, different policies or protocols, an episode with two outcomes, or the new folder is there already.",
+    )
     parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, two or more")
     parser.add_argument("--output", required=True, metavar="DIR", help="the new run folder")
     return parser

@@ -45,6 +45,7 @@ class PairCounts:
     b_success, b_alone
         Those of B.
     """
+
     both: int = 0
     only_a: int = 0
     only_b: int = 0
@@ -70,31 +71,42 @@ class PairCounts:
 
     @property
     def difference(self) -> float | None:
-        """Rate of B minus rate of A, between -1 and 1; None where one of them has no judged episode."""
+        """Rate of B minus rate of A, between -1 and 1; None where one of them has no judged
+        episode.
+        """
         return self.b[0] / self.b[1] - self.a[0] / self.a[1] if self.a[1] and self.b[1] else None
 
     def __add__(self, other: "PairCounts") -> "PairCounts":
-        return PairCounts(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return PairCounts(
+            *(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__)
+        )
 
     @property
     def correlation(self) -> float:
-        """Of the two outcomes of a pair (phi); 0 where one of the runs has only one kind of outcome."""
+        """Of the two outcomes of a pair (phi); 0 where one of the runs has only one kind of
+        outcome.
+        """
         a, b, c, d = self.both, self.only_a, self.only_b, self.neither
         margins = (a + b) * (c + d) * (a + c) * (b + d)
         return (a * d - b * c) / math.sqrt(margins) if margins else 0.0
 
 # %% ../../nbs/results/comparison.ipynb #098559bc
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Two-sided p-value of McNemar's exact test: of n discordant pairs, how far is the split from even? 1 where there are none."""
+    """Two-sided p-value of McNemar's exact test: of n discordant pairs, how far is the split from
+    even? 1 where there are none.
+    """
     n = only_a + only_b
     return float(stats.binomtest(only_a, n, 0.5).pvalue) if n else 1.0
 
 
 def difference_p_value(counts: PairCounts) -> tuple[float | None, str]:
-    """Two-sided p-value of "the rates are equal", and the name of the test. None where one run has no judged episode.
+    """Two-sided p-value of "the rates are equal", and the name of the test. None where one run has
+    no judged episode.
 
-    Which test is used depends on which episodes there are, never on their outcomes. Mostly pairs (neither run has more episodes alone than in pairs): McNemar's
-    exact test on the pairs. No pairs: Fisher's exact test. In between: the score test for partly overlapping samples (Derrick et al. 2017), which uses every episode.
+    Which test is used depends on which episodes there are, never on their outcomes. Mostly pairs
+    (neither run has more episodes alone than in pairs): McNemar's exact test on the pairs. No
+    pairs: Fisher's exact test. In between: the score test for partly overlapping samples (Derrick
+    et al. 2017), which uses every episode.
     """
     (a_success, n_a), (b_success, n_b) = counts.a, counts.b
     if not n_a or not n_b:
@@ -102,15 +114,23 @@ def difference_p_value(counts: PairCounts) -> tuple[float | None, str]:
     if counts.n_pairs and counts.n_pairs >= max(counts.a_alone, counts.b_alone):
         return mcnemar_exact(counts.only_a, counts.only_b), "exact McNemar test"
     if not counts.n_pairs:
-        return float(stats.fisher_exact([[a_success, n_a - a_success], [b_success, n_b - b_success]]).pvalue), "Fisher's exact test"
+        return float(
+            stats.fisher_exact([[a_success, n_a - a_success], [b_success, n_b - b_success]]).pvalue
+        ), "Fisher's exact test"
     rate = (a_success + b_success) / (n_a + n_b)
-    variance = rate * (1 - rate) * (1 / n_a + 1 / n_b - 2 * counts.correlation * counts.n_pairs / (n_a * n_b))
+    variance = (
+        rate
+        * (1 - rate)
+        * (1 / n_a + 1 / n_b - 2 * counts.correlation * counts.n_pairs / (n_a * n_b))
+    )
     z = abs(b_success / n_b - a_success / n_a) / math.sqrt(variance) if variance > 0 else 0.0
     return float(2 * stats.norm.sf(z)), "score test for partly overlapping episodes"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjustment: the chance of one or more false alarms among all of these tests stays below alpha (Holm 1979)."""
+    """Holm's adjustment: the chance of one or more false alarms among all of these tests stays
+    below alpha (Holm 1979).
+    """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -120,7 +140,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 # %% ../../nbs/results/comparison.ipynb #7979aed9
 def newcombe_interval(counts: PairCounts, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Interval of the difference of rates, B minus A, between -1 and 1; None where one run has no judged episode."""
+    """Interval of the difference of rates, B minus A, between -1 and 1; None where one run has no
+    judged episode.
+    """
     (a_success, n_a), (b_success, n_b) = counts.a, counts.b
     difference = counts.difference
     if difference is None:
@@ -133,7 +155,9 @@ def newcombe_interval(counts: PairCounts, confidence: float = 0.95) -> tuple[flo
     def distance(x: float, y: float) -> float:
         return math.sqrt(max(x * x + y * y - 2 * correlation * x * y, 0.0))
 
-    return difference - distance(p_b - low_b, high_a - p_a), difference + distance(high_b - p_b, p_a - low_a)
+    return difference - distance(p_b - low_b, high_a - p_a), difference + distance(
+        high_b - p_b, p_a - low_a
+    )
 
 
 def _corrected_correlation(counts: PairCounts) -> float:
@@ -146,15 +170,21 @@ def _corrected_correlation(counts: PairCounts) -> float:
 
 # %% ../../nbs/results/comparison.ipynb #d86de018
 def cluster_difference_interval(
-    tasks: Sequence[PairCounts],          # of each task
-    confidence: float = 0.95, n_resamples: int = 4000, seed: int = 0,
-) -> tuple[float, float] | None:          # None for fewer than two tasks that both runs have
-    """Interval of the difference of rates, B minus A, for tasks like these: paired cluster bootstrap, expanded percentiles."""
+    tasks: Sequence[PairCounts],  # of each task
+    confidence: float = 0.95,
+    n_resamples: int = 4000,
+    seed: int = 0,
+) -> tuple[float, float] | None:  # None for fewer than two tasks that both runs have
+    """Interval of the difference of rates, B minus A, for tasks like these: paired cluster
+    bootstrap, expanded percentiles.
+    """
     tasks = [task for task in tasks if task.difference is not None]
     if len(tasks) < 2:
         return None
     numbers = np.array([[*task.a, *task.b] for task in tasks], float)
-    weights = np.random.default_rng(seed).multinomial(len(tasks), np.full(len(tasks), 1 / len(tasks)), n_resamples)
+    weights = np.random.default_rng(seed).multinomial(
+        len(tasks), np.full(len(tasks), 1 / len(tasks)), n_resamples
+    )
     a_success, n_a, b_success, n_b = (weights @ numbers).T
     tail = expanded_tail(len(tasks), confidence)
     low, high = np.quantile(b_success / n_b - a_success / n_a, [tail, 1 - tail])
@@ -163,21 +193,33 @@ def cluster_difference_interval(
 
 # %% ../../nbs/results/comparison.ipynb #c7420a94
 def probability_of_improvement(
-    a: Sequence[npt.ArrayLike], b: Sequence[npt.ArrayLike],      # for each task the values of all episodes
-    confidence: float = 0.95, n_resamples: int = 2000, seed: int = 0,
-) -> tuple[float, float, float] | None:                          # probability, lower and upper end; None where no task has values of both
-    """P(B > A) + P(B = A) / 2, averaged over tasks (Agarwal et al., NeurIPS 2021), with a percentile bootstrap over episodes within tasks."""
+    # for each task the values of all episodes
+    a: Sequence[npt.ArrayLike],
+    b: Sequence[npt.ArrayLike],
+    confidence: float = 0.95,
+    n_resamples: int = 2000,
+    seed: int = 0,
+    # probability, lower and upper end; None where no task has values of both
+) -> tuple[float, float, float] | None:
+    """P(B > A) + P(B = A) / 2, averaged over tasks (Agarwal et al., NeurIPS 2021), with a
+    percentile bootstrap over episodes within tasks.
+    """
     rng = np.random.default_rng(seed)
     points: list[float] = []
     totals = np.zeros(n_resamples)
-    for x, y in zip((np.asarray(one, float) for one in a), (np.asarray(one, float) for one in b), strict=True):
+    for x, y in zip(
+        (np.asarray(one, float) for one in a), (np.asarray(one, float) for one in b), strict=True
+    ):
         if not len(x) or not len(y):
             continue
         x = np.sort(x)
-        below, up_to = np.searchsorted(x, y, "left"), np.searchsorted(x, y, "right")         # episodes of A that are smaller; and not larger
+        # episodes of A that are smaller; and not larger
+        below, up_to = np.searchsorted(x, y, "left"), np.searchsorted(x, y, "right")
         points.append(float((below + up_to).mean() / (2 * len(x))))
         drawn = rng.multinomial(len(x), np.full(len(x), 1 / len(x)), n_resamples)
-        cumulative = np.concatenate([np.zeros((n_resamples, 1)), np.cumsum(drawn, axis=1)], axis=1) / len(x)
+        cumulative = np.concatenate(
+            [np.zeros((n_resamples, 1)), np.cumsum(drawn, axis=1)], axis=1
+        ) / len(x)
         of_y = rng.multinomial(len(y), np.full(len(y), 1 / len(y)), n_resamples) / len(y)
         totals += ((cumulative[:, below] + cumulative[:, up_to]) / 2 * of_y).sum(1)
     if not points:
@@ -213,6 +255,7 @@ class RunOutcomes:
     notes
         Conditions that may matter, such as the renderer.
     """
+
     name: str
     success: Mapping[Spec, bool]
     rewards: Mapping[Spec, float] = field(default_factory=dict)
@@ -225,7 +268,9 @@ class RunOutcomes:
     task_names: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
     @classmethod
-    def from_records(cls, records: Iterable[EpisodeRecord], name: str, manifest: Mapping[str, Any] | None = None) -> "RunOutcomes":
+    def from_records(
+        cls, records: Iterable[EpisodeRecord], name: str, manifest: Mapping[str, Any] | None = None
+    ) -> "RunOutcomes":
         """From one record an episode, and what run.json holds."""
         manifest = manifest or {}
         records = judged_records(records, reports_success(manifest))
@@ -248,7 +293,18 @@ class RunOutcomes:
                 rewards[spec] = one.sum_reward
         recorded = {(one.suite, one.task_id, one.episode_index) for one in records}
         missing = tuple(key for key in _planned(manifest) if key not in recorded)
-        return cls(name, success, rewards, tuple(errors), tuple(not_judged), missing, run_protocol(manifest), _task_protocol(manifest), _notes(manifest), names)
+        return cls(
+            name,
+            success,
+            rewards,
+            tuple(errors),
+            tuple(not_judged),
+            missing,
+            run_protocol(manifest),
+            _task_protocol(manifest),
+            _notes(manifest),
+            names,
+        )
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], name: str | None = None) -> "RunOutcomes":
@@ -258,12 +314,17 @@ class RunOutcomes:
         return cls.from_records(files.records(), name or Path(folder).name or str(folder), manifest)
 
 # %% ../../nbs/results/comparison.ipynb #1a41b3f1
-SIMULATOR_PACKAGES = {"metaworld": ("mujoco", "metaworld"), "libero": ("mujoco", "hf-libero", "robosuite", "bddl")}
+SIMULATOR_PACKAGES = {
+    "metaworld": ("mujoco", "metaworld"),
+    "libero": ("mujoco", "hf-libero", "robosuite", "bddl"),
+}
 """Packages whose versions decide what happens in an episode, by benchmark; for others mujoco and gymnasium."""
 
 
 class ProtocolMismatchError(LerobotNbError, ValueError):
-    """The runs were made under different protocols; `differences` holds the fields with both values."""
+    """The runs were made under different protocols; `differences` holds the fields with both
+    values.
+    """
 
     def __init__(self, message: str, differences: Mapping[str, tuple[Any, Any]]):
         super().__init__(message)
@@ -276,13 +337,21 @@ def run_protocol(manifest: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {} if benchmark is None else {"benchmark": benchmark}
     found |= _flat(_section(manifest, "protocol"), "protocol")
     packages = _section(manifest, "packages")
-    found |= {f"version of {name}": packages[name] for name in SIMULATOR_PACKAGES.get(str(benchmark), ("mujoco", "gymnasium")) if name in packages}
+    found |= {
+        f"version of {name}": packages[name]
+        for name in SIMULATOR_PACKAGES.get(str(benchmark), ("mujoco", "gymnasium"))
+        if name in packages
+    }
     return found
 
 
 def protocol_differences(a: RunOutcomes, b: RunOutcomes) -> dict[str, tuple[Any, Any]]:
-    """Fields in which the conditions of two runs differ, with both values; only fields and tasks that both have recorded."""
-    found = {name: (a.protocol[name], b.protocol[name]) for name in a.protocol.keys() & b.protocol.keys()}
+    """Fields in which the conditions of two runs differ, with both values; only fields and tasks
+    that both have recorded.
+    """
+    found = {
+        name: (a.protocol[name], b.protocol[name]) for name in a.protocol.keys() & b.protocol.keys()
+    }
     for task in a.task_protocol.keys() & b.task_protocol.keys():
         for name, value in a.task_protocol[task].items():
             found[f"{name} of {task[0]}/{task[1]}"] = value, b.task_protocol[task].get(name)
@@ -291,7 +360,11 @@ def protocol_differences(a: RunOutcomes, b: RunOutcomes) -> dict[str, tuple[Any,
 
 def _flat(value: Any, prefix: str) -> dict[str, Any]:
     if isinstance(value, Mapping):
-        return {name: item for key, part in value.items() for name, item in _flat(part, f"{prefix}.{key}").items()}
+        return {
+            name: item
+            for key, part in value.items()
+            for name, item in _flat(part, f"{prefix}.{key}").items()
+        }
     return {prefix: value}
 
 
@@ -303,26 +376,47 @@ def _section(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _planned_tasks(manifest: Mapping[str, Any]) -> list[Sequence[Any]]:
     tasks = _section(manifest, "plan").get("tasks")
-    return [task for task in tasks if isinstance(task, (list, tuple)) and len(task) >= 5] if isinstance(tasks, list) else []
+    return (
+        [task for task in tasks if isinstance(task, (list, tuple)) and len(task) >= 5]
+        if isinstance(tasks, list)
+        else []
+    )
 
 
 def _planned(manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     n_episodes = _section(manifest, "plan").get("n_episodes")
-    return [(task[0], task[1], index) for task in _planned_tasks(manifest) for index in range(n_episodes if isinstance(n_episodes, int) else 0)]
+    return [
+        (task[0], task[1], index)
+        for task in _planned_tasks(manifest)
+        for index in range(n_episodes if isinstance(n_episodes, int) else 0)
+    ]
 
 
 def _task_protocol(manifest: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
-    return {(task[0], task[1]): {"task": task[2], "time limit": task[3], "number of init states": task[4]} for task in _planned_tasks(manifest)}
+    return {
+        (task[0], task[1]): {
+            "task": task[2],
+            "time limit": task[3],
+            "number of init states": task[4],
+        }
+        for task in _planned_tasks(manifest)
+    }
 
 
 def _notes(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    return {"version of lerobot-nb": _section(manifest, "packages").get("lerobot-nb"), "obs_type": _section(manifest, "env_config").get("obs_type"),
-            **_flat(_section(manifest, "gl"), "gl")}
+    return {
+        "version of lerobot-nb": _section(manifest, "packages").get("lerobot-nb"),
+        "obs_type": _section(manifest, "env_config").get("obs_type"),
+        **_flat(_section(manifest, "gl"), "gl"),
+    }
 
 # %% ../../nbs/results/comparison.ipynb #58615d7e
 @dataclass(frozen=True)
 class TaskComparison:
-    """Two runs on one task. p_value: of this task alone; holm_p_value: corrected for the number of tasks. None where it can't be computed."""
+    """Two runs on one task. p_value: of this task alone; holm_p_value: corrected for the number of
+    tasks. None where it can't be computed.
+    """
+
     suite: str
     task_id: int
     task: str
@@ -339,10 +433,12 @@ class Comparison:
     Parameters
     ----------
     only_in_a, only_in_b
-        Specs that the other run has no verdict on. The reasons are in `a` and `b`: errors, not judged, missing.
+        Specs that the other run has no verdict on. The reasons are in `a` and `b`: errors, not
+        judged, missing.
     differing_protocol
         Fields that differ and were allowed to.
     """
+
     a: RunOutcomes
     b: RunOutcomes
     tasks: tuple[TaskComparison, ...]
@@ -364,46 +460,93 @@ class Comparison:
 
 
 def compare_outcomes(
-    a: RunOutcomes, b: RunOutcomes,
+    a: RunOutcomes,
+    b: RunOutcomes,
     confidence: float = 0.95,
-    allow_differences: Iterable[str] = (),    # fields of the protocol that may differ; "all" allows any
+    # fields of the protocol that may differ; "all" allows any
+    allow_differences: Iterable[str] = (),
 ) -> Comparison:
-    """Compare two runs episode by episode. ProtocolMismatchError where their protocols differ; ValueError where they have no task in common."""
+    """Compare two runs episode by episode. ProtocolMismatchError where their protocols differ;
+    ValueError where they have no task in common.
+    """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, such as 0.95; got {confidence}")
     differing, allowed = protocol_differences(a, b), set(allow_differences)
-    refused = {name: values for name, values in differing.items() if name not in allowed and "all" not in allowed}
+    refused = {
+        name: values
+        for name, values in differing.items()
+        if name not in allowed and "all" not in allowed
+    }
     if refused:
-        shown = "; ".join(f"{name}: {x!r} and {y!r}" for name, (x, y) in list(refused.items())[:8]) + ("; …" if len(refused) > 8 else "")
+        shown = "; ".join(
+            f"{name}: {x!r} and {y!r}" for name, (x, y) in list(refused.items())[:8]
+        ) + ("; …" if len(refused) > 8 else "")
         raise ProtocolMismatchError(
             f"{a.name} and {b.name} were evaluated under different protocols, so their rates can't be compared: {shown}. Evaluate both under one protocol, "
-            "or allow the differences by name (allow_differences=[…], on the command line --allow-difference FIELD)", refused)
+            "or allow the differences by name (allow_differences=[…], on the command line --allow-difference FIELD)",
+            refused,
+        )
     by_task: dict[tuple[str, int], dict[str, int]] = {}
     for spec in sorted({*a.success, *b.success}, key=_spec_order):
         of_a, of_b = a.success.get(spec), b.success.get(spec)
         found = by_task.setdefault(spec[:2], {})
         if of_a is not None and of_b is not None:
-            kinds = ["both" if of_a and of_b else "only_a" if of_a else "only_b" if of_b else "neither"]
+            kinds = [
+                "both" if of_a and of_b else "only_a" if of_a else "only_b" if of_b else "neither"
+            ]
         else:
-            kinds = ["a_alone", *["a_success"] * bool(of_a)] if of_a is not None else ["b_alone", *["b_success"] * bool(of_b)]
+            kinds = (
+                ["a_alone", *["a_success"] * bool(of_a)]
+                if of_a is not None
+                else ["b_alone", *["b_success"] * bool(of_b)]
+            )
         for kind in kinds:
             found[kind] = found.get(kind, 0) + 1
     counted = {task: PairCounts(**found) for task, found in by_task.items()}
     shared = {task: counts for task, counts in counted.items() if counts.difference is not None}
     if not shared and not _shared_rewards(a, b):
-        raise ValueError(f"{a.name} and {b.name} have no task in common on which both have an evaluated episode")
-    total = sum(shared.values(), PairCounts())                   # a task that only one run has would compare tasks, not policies
+        raise ValueError(
+            f"{a.name} and {b.name} have no task in common on which both have an evaluated episode"
+        )
+    # a task that only one run has would compare tasks, not policies
+    total = sum(shared.values(), PairCounts())
     p_values = {task: difference_p_value(counts)[0] for task, counts in counted.items()}
     tested = [task for task, p_value in p_values.items() if p_value is not None]
     corrected = dict(zip(tested, holm([p for task in tested if (p := p_values[task]) is not None])))
     names = {**b.task_names, **a.task_names}
-    tasks = tuple(TaskComparison(*task, names.get(task, ""), counts, newcombe_interval(counts, confidence), p_values[task], corrected.get(task)) for task, counts in counted.items())
+    tasks = tuple(
+        TaskComparison(
+            *task,
+            names.get(task, ""),
+            counts,
+            newcombe_interval(counts, confidence),
+            p_values[task],
+            corrected.get(task),
+        )
+        for task, counts in counted.items()
+    )
     p_value, test = difference_p_value(total)
     rewards = _shared_rewards(a, b)
-    improvement = probability_of_improvement([x for x, _ in rewards], [y for _, y in rewards], confidence) if rewards else None
+    improvement = (
+        probability_of_improvement([x for x, _ in rewards], [y for _, y in rewards], confidence)
+        if rewards
+        else None
+    )
     return Comparison(
-        a, b, tasks, total, newcombe_interval(total, confidence), cluster_difference_interval(list(shared.values()), confidence), p_value, test, improvement,
-        tuple(sorted(a.success.keys() - b.success.keys(), key=_spec_order)), tuple(sorted(b.success.keys() - a.success.keys(), key=_spec_order)), differing, confidence)
+        a,
+        b,
+        tasks,
+        total,
+        newcombe_interval(total, confidence),
+        cluster_difference_interval(list(shared.values()), confidence),
+        p_value,
+        test,
+        improvement,
+        tuple(sorted(a.success.keys() - b.success.keys(), key=_spec_order)),
+        tuple(sorted(b.success.keys() - a.success.keys(), key=_spec_order)),
+        differing,
+        confidence,
+    )
 
 
 def _spec_order(spec: Spec) -> tuple[str, int, int, int, int]:
@@ -423,10 +566,16 @@ def verdict(comparison: Comparison) -> str:
     """The result of a comparison in one or two sentences."""
     c, counts = comparison, comparison.counts
     if counts.difference is None or c.interval is None or c.p_value is None:
-        return f"{c.a.name} and {c.b.name} have no task in common on which both have judged episodes, so success can't be compared." + _reward_sentence(c)
+        return (
+            f"{c.a.name} and {c.b.name} have no task in common on which both have judged episodes, so success can't be compared."
+            + _reward_sentence(c)
+        )
     n_tasks = sum(task.counts.difference is not None for task in c.tasks)
     where = f"on these {n_tasks} tasks" if n_tasks > 1 else "on this task"
-    a_rate, b_rate = (f"{run.name} ({100 * k / n:.1f} %, {k}/{n})" for run, (k, n) in ((c.a, counts.a), (c.b, counts.b)))
+    a_rate, b_rate = (
+        f"{run.name} ({100 * k / n:.1f} %, {k}/{n})"
+        for run, (k, n) in ((c.a, counts.a), (c.b, counts.b))
+    )
     level = f"{100 * c.confidence:g} % interval"
     evidence = f"difference {_points(counts.difference)} points, {level} {_range(c.interval)}, {c.test} {_p(c.p_value)}, {_pairs(counts)}"
     if c.differs:
@@ -438,7 +587,9 @@ def verdict(comparison: Comparison) -> str:
             text += f" A difference of {100 * detectable:.1f} points would have been found four times in five."
     if c.cluster_interval is not None:
         holds = c.cluster_interval[0] > 0 or c.cluster_interval[1] < 0
-        text += f" For tasks like these the interval is {_range(c.cluster_interval)}" + ("." if holds == c.differs else ", which includes no difference." if not holds else ".")
+        text += f" For tasks like these the interval is {_range(c.cluster_interval)}" + (
+            "." if holds == c.differs else ", which includes no difference." if not holds else "."
+        )
     return text + _task_sentence(c) + _reward_sentence(c) + _protocol_sentence(c)
 
 
@@ -455,7 +606,11 @@ def _p(p_value: float) -> str:
 
 
 def _pairs(counts: PairCounts) -> str:
-    alone = [f"{n} only in {name}" for n, name in ((counts.a_alone, "the first"), (counts.b_alone, "the second")) if n]
+    alone = [
+        f"{n} only in {name}"
+        for n, name in ((counts.a_alone, "the first"), (counts.b_alone, "the second"))
+        if n
+    ]
     return f"{counts.n_pairs} pairs of episodes" + (f" and {' and '.join(alone)}" if alone else "")
 
 
@@ -465,13 +620,19 @@ def _detectable(c: Comparison) -> float | None:
     (k, n_a), (_, n_b) = counts.a, counts.b
     if counts.n_pairs < max(counts.a_alone, counts.b_alone, 1):
         rate = k / n_a
-        return minimal_detectable_difference(1, max(1, round(2 / (1 / n_a + 1 / n_b))), min(rate, 1 - rate), alpha=1 - c.confidence)
+        return minimal_detectable_difference(
+            1, max(1, round(2 / (1 / n_a + 1 / n_b))), min(rate, 1 - rate), alpha=1 - c.confidence
+        )
     n, discordant = counts.n_pairs, (counts.only_a + counts.only_b) / counts.n_pairs
     z_alpha, z_power = float(stats.norm.ppf((1 + c.confidence) / 2)), float(stats.norm.ppf(0.8))
 
-    def lacks(difference: float) -> float:                     # McNemar's test, normal approximation (Miettinen 1968)
+    def lacks(difference: float) -> float:  # McNemar's test, normal approximation (Miettinen 1968)
         share = max(discordant, difference)
-        return z_alpha * math.sqrt(share) + z_power * math.sqrt(max(share - difference**2, 0.0)) - difference * math.sqrt(n)
+        return (
+            z_alpha * math.sqrt(share)
+            + z_power * math.sqrt(max(share - difference**2, 0.0))
+            - difference * math.sqrt(n)
+        )
 
     return float(brentq(lacks, 1e-9, 1.0)) if lacks(1.0) < 0 else None
 
@@ -479,12 +640,22 @@ def _detectable(c: Comparison) -> float | None:
 def _task_sentence(c: Comparison) -> str:
     if len(c.tasks) < 2:
         return ""
-    beyond = [task for task in c.tasks if task.holm_p_value is not None and task.holm_p_value < 1 - c.confidence]
+    beyond = [
+        task
+        for task in c.tasks
+        if task.holm_p_value is not None and task.holm_p_value < 1 - c.confidence
+    ]
     if not beyond:
         return f" Of {len(c.tasks)} tasks none differs beyond chance by itself (Holm)."
-    better = [f"{task.suite}/{task.task_id}" for task in beyond if (task.counts.difference or 0) > 0]
+    better = [
+        f"{task.suite}/{task.task_id}" for task in beyond if (task.counts.difference or 0) > 0
+    ]
     worse = [f"{task.suite}/{task.task_id}" for task in beyond if (task.counts.difference or 0) < 0]
-    parts = [f"{c.b.name} is {word} in {', '.join(names)}" for word, names in (("better", better), ("worse", worse)) if names]
+    parts = [
+        f"{c.b.name} is {word} in {', '.join(names)}"
+        for word, names in (("better", better), ("worse", worse))
+        if names
+    ]
     return f" Task by task, corrected by Holm's method, {' and '.join(parts)}."
 
 
@@ -495,33 +666,88 @@ def _reward_sentence(c: Comparison) -> str:
 
 
 def _protocol_sentence(c: Comparison) -> str:
-    return f" The protocols differ in {', '.join(c.differing_protocol)}, which was allowed." if c.differing_protocol else ""
+    return (
+        f" The protocols differ in {', '.join(c.differing_protocol)}, which was allowed."
+        if c.differing_protocol
+        else ""
+    )
 
 # %% ../../nbs/results/comparison.ipynb #0b43eacf
-COMPARISON_COLUMNS = ("task", "A", "B", "difference", "interval", "only A / only B", "p", "p (Holm)")
+COMPARISON_COLUMNS = (
+    "task",
+    "A",
+    "B",
+    "difference",
+    "interval",
+    "only A / only B",
+    "p",
+    "p (Holm)",
+)
 
 
 def comparison_rows(comparison: Comparison) -> list[list[str]]:
     """Rows of text in the order of `COMPARISON_COLUMNS`: tasks, then all of them together."""
-    def row(name: str, counts: PairCounts, interval: tuple[float, float] | None, p_value: float | None, corrected: float | None) -> list[str]:
-        return [name, *("–" if not n else f"{k}/{n}" for k, n in (counts.a, counts.b)), "–" if counts.difference is None else _points(counts.difference),
-                "–" if interval is None else _range(interval), f"{counts.only_a} / {counts.only_b}",
-                *("–" if value is None else f"{value:.3f}" if value >= 0.001 else f"{value:.0e}" for value in (p_value, corrected))]
-    rows = [row(f"{task.suite}/{task.task_id} {task.task}".strip(), task.counts, task.interval, task.p_value, task.holm_p_value) for task in comparison.tasks]
-    return rows + [row("all that both have" if len(rows) > 1 else "all", comparison.counts, comparison.interval, comparison.p_value, None)]
+
+    def row(
+        name: str,
+        counts: PairCounts,
+        interval: tuple[float, float] | None,
+        p_value: float | None,
+        corrected: float | None,
+    ) -> list[str]:
+        return [
+            name,
+            *("–" if not n else f"{k}/{n}" for k, n in (counts.a, counts.b)),
+            "–" if counts.difference is None else _points(counts.difference),
+            "–" if interval is None else _range(interval),
+            f"{counts.only_a} / {counts.only_b}",
+            *(
+                "–" if value is None else f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"
+                for value in (p_value, corrected)
+            ),
+        ]
+
+    rows = [
+        row(
+            f"{task.suite}/{task.task_id} {task.task}".strip(),
+            task.counts,
+            task.interval,
+            task.p_value,
+            task.holm_p_value,
+        )
+        for task in comparison.tasks
+    ]
+    return rows + [
+        row(
+            "all that both have" if len(rows) > 1 else "all",
+            comparison.counts,
+            comparison.interval,
+            comparison.p_value,
+            None,
+        )
+    ]
 
 
 def left_out(comparison: Comparison, most: int = 8) -> list[str]:
     """What is missing on either side, by name: a line for each kind; empty where nothing is."""
+
     def named(specs: Sequence[Sequence[Any]]) -> str:
         names = ["/".join(map(str, spec[:3])) for spec in specs]
         return f"{len(names)} ({', '.join(names[:most])}{', …' if len(names) > most else ''})"
+
     lines = []
     for run in (comparison.a, comparison.b):
-        for text, specs in (("ended in an error", run.errors), ("planned but not run", run.missing), ("without a verdict: the task has no notion of success", run.not_judged)):
+        for text, specs in (
+            ("ended in an error", run.errors),
+            ("planned but not run", run.missing),
+            ("without a verdict: the task has no notion of success", run.not_judged),
+        ):
             if specs:
                 lines.append(f"{run.name}: {text}: {named(specs)}")
-    for run, other, specs in ((comparison.a, comparison.b, comparison.only_in_a), (comparison.b, comparison.a, comparison.only_in_b)):
+    for run, other, specs in (
+        (comparison.a, comparison.b, comparison.only_in_a),
+        (comparison.b, comparison.a, comparison.only_in_b),
+    ):
         if specs:
             lines.append(f"only {run.name} has a verdict on, {other.name} has not: {named(specs)}")
     for name in sorted({*comparison.a.notes, *comparison.b.notes}):
@@ -530,7 +756,9 @@ def left_out(comparison: Comparison, most: int = 8) -> list[str]:
             lines.append(f"note: {name} differs: {x} and {y}")
     unknown = sorted(comparison.a.protocol.keys() ^ comparison.b.protocol.keys())
     if unknown and comparison.a.protocol and comparison.b.protocol:
-        lines.append(f"note: recorded in one run only, so it can't be compared: {', '.join(unknown)}")
+        lines.append(
+            f"note: recorded in one run only, so it can't be compared: {', '.join(unknown)}"
+        )
     return lines
 
 
@@ -538,16 +766,40 @@ def comparison_text(comparison: Comparison) -> str:
     """Names, table, what is missing, and the verdict, for a terminal."""
     rows = [list(COMPARISON_COLUMNS), *comparison_rows(comparison)]
     widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
     rule = "-" * max(map(len, lines))
-    return "\n".join([f"A: {comparison.a.name}", f"B: {comparison.b.name}", "", lines[0], rule, *lines[1:-1], rule, lines[-1], "", *left_out(comparison), verdict(comparison)])
+    return "\n".join(
+        [
+            f"A: {comparison.a.name}",
+            f"B: {comparison.b.name}",
+            "",
+            lines[0],
+            rule,
+            *lines[1:-1],
+            rule,
+            lines[-1],
+            "",
+            *left_out(comparison),
+            verdict(comparison),
+        ]
+    )
 
 # %% ../../nbs/results/comparison.ipynb #d051818c
 def cochrans_q(outcomes: npt.ArrayLike) -> tuple[float, float]:
-    """Cochran's Q of an array (episodes, runs) of successes and its p-value (chi-square with one degree of freedom less than there are runs). (0, 1) where all runs agree everywhere."""
+    """Cochran's Q of an array (episodes, runs) of successes and its p-value (chi-square with one
+    degree of freedom less than there are runs). (0, 1) where all runs agree everywhere.
+    """
     values = np.asarray(outcomes, float)
     if values.ndim != 2 or values.shape[1] < 2:
-        raise ValueError(f"Cochran's Q needs an array (episodes, runs) with two or more runs, got the shape {values.shape}")
+        raise ValueError(
+            f"Cochran's Q needs an array (episodes, runs) with two or more runs, got the shape {values.shape}"
+        )
     k, of_runs, of_episodes = values.shape[1], values.sum(0), values.sum(1)
     spread = (of_episodes * (k - of_episodes)).sum()
     if spread == 0:
@@ -558,7 +810,10 @@ def cochrans_q(outcomes: npt.ArrayLike) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class MultiComparison:
-    """Two or more runs. `pairs` holds every pair, `holm_p_values` their corrected p-values; `best` the names of runs that can't be told from the best."""
+    """Two or more runs. `pairs` holds every pair, `holm_p_values` their corrected p-values; `best`
+    the names of runs that can't be told from the best.
+    """
+
     runs: tuple[RunOutcomes, ...]
     pairs: tuple[Comparison, ...]
     holm_p_values: tuple[float, ...]
@@ -569,11 +824,17 @@ class MultiComparison:
     confidence: float = 0.95
 
 
-def compare_many(runs: Sequence[RunOutcomes], confidence: float = 0.95, allow_differences: Iterable[str] = ()) -> MultiComparison:
-    """Compare two or more runs. Errors as in `compare_outcomes`; ValueError where two have the same name."""
+def compare_many(
+    runs: Sequence[RunOutcomes], confidence: float = 0.95, allow_differences: Iterable[str] = ()
+) -> MultiComparison:
+    """Compare two or more runs. Errors as in `compare_outcomes`; ValueError where two have the same
+    name.
+    """
     names = [run.name for run in runs]
     if len(runs) < 2 or len(set(names)) < len(names):
-        raise ValueError(f"a comparison needs two or more runs with different names, got {', '.join(names) or 'none'}")
+        raise ValueError(
+            f"a comparison needs two or more runs with different names, got {', '.join(names) or 'none'}"
+        )
     allowed = list(allow_differences)
     pairs = tuple(compare_outcomes(a, b, confidence, allowed) for a, b in combinations(runs, 2))
     corrected = tuple(holm([1.0 if pair.p_value is None else pair.p_value for pair in pairs]))
@@ -582,20 +843,42 @@ def compare_many(runs: Sequence[RunOutcomes], confidence: float = 0.95, allow_di
         if p_value < 1 - confidence and pair.counts.difference is not None:
             beaten.add(pair.a.name if pair.counts.difference > 0 else pair.b.name)
     shared = sorted(set.intersection(*(set(run.success) for run in runs)), key=_spec_order)
-    q, q_p_value = cochrans_q([[run.success[spec] for run in runs] for spec in shared]) if shared else (None, None)
-    return MultiComparison(tuple(runs), pairs, corrected, len(shared), q, q_p_value, tuple(name for name in names if name not in beaten), confidence)
+    q, q_p_value = (
+        cochrans_q([[run.success[spec] for run in runs] for spec in shared])
+        if shared
+        else (None, None)
+    )
+    return MultiComparison(
+        tuple(runs),
+        pairs,
+        corrected,
+        len(shared),
+        q,
+        q_p_value,
+        tuple(name for name in names if name not in beaten),
+        confidence,
+    )
 
 
 def multi_verdict(comparison: MultiComparison) -> str:
     """The result in a few sentences."""
     c = comparison
-    text = f"No episode was judged in all {len(c.runs)} runs." if c.q_p_value is None else (
-        f"Over the {c.n_shared} episodes that all {len(c.runs)} runs have, Cochran's Q = {c.q:.2f}, {_p(c.q_p_value)}: "
-        f"{'they differ' if c.q_p_value < 1 - c.confidence else 'no difference beyond chance'}.")
+    text = (
+        f"No episode was judged in all {len(c.runs)} runs."
+        if c.q_p_value is None
+        else (
+            f"Over the {c.n_shared} episodes that all {len(c.runs)} runs have, Cochran's Q = {c.q:.2f}, {_p(c.q_p_value)}: "
+            f"{'they differ' if c.q_p_value < 1 - c.confidence else 'no difference beyond chance'}."
+        )
+    )
     if len(c.best) == len(c.runs):
         return text + " No run is better than another beyond chance (all pairs, Holm)."
     rest = [run.name for run in c.runs if run.name not in c.best]
-    best = f"{c.best[0]} is better than" if len(c.best) == 1 else f"{', '.join(c.best)} can't be told from the best; each of the others is worse than some run:"
+    best = (
+        f"{c.best[0]} is better than"
+        if len(c.best) == 1
+        else f"{', '.join(c.best)} can't be told from the best; each of the others is worse than some run:"
+    )
     return f"{text} {best} {', '.join(rest)} (all pairs, Holm, {100 * c.confidence:g} %)."
 
 
@@ -605,72 +888,162 @@ def multi_text(comparison: MultiComparison) -> str:
     lines = ["run".ljust(width) + "  success"]
     for run in comparison.runs:
         k, n = sum(run.success.values()), len(run.success)
-        alone = f", {len(run.errors)} errors" * bool(run.errors) + f", {len(run.missing)} not run" * bool(run.missing)
-        lines.append(f"{run.name.ljust(width)}  {k}/{n}" + (f" = {100 * k / n:.1f} %" if n else "") + alone + ("  *" if run.name in comparison.best else ""))
+        alone = f", {len(run.errors)} errors" * bool(
+            run.errors
+        ) + f", {len(run.missing)} not run" * bool(run.missing)
+        lines.append(
+            f"{run.name.ljust(width)}  {k}/{n}"
+            + (f" = {100 * k / n:.1f} %" if n else "")
+            + alone
+            + ("  *" if run.name in comparison.best else "")
+        )
     lines += ["* can't be told from the best", ""]
     for pair, p_value in zip(comparison.pairs, comparison.holm_p_values):
         if pair.counts.difference is not None and pair.interval is not None:
-            lines.append(f"{pair.b.name} minus {pair.a.name}: {_points(pair.counts.difference)} points ({_range(pair.interval)}), {_pairs(pair.counts)}, {_p(p_value)} (Holm)")
+            lines.append(
+                f"{pair.b.name} minus {pair.a.name}: {_points(pair.counts.difference)} points ({_range(pair.interval)}), {_pairs(pair.counts)}, {_p(p_value)} (Holm)"
+            )
     return "\n".join([*lines, "", multi_verdict(comparison)])
 
 # %% ../../nbs/results/comparison.ipynb #d4fa33a7
-def compare_runs(folders: Sequence[str | os.PathLike[str]], confidence: float = 0.95, allow_differences: Iterable[str] = ()) -> MultiComparison:
-    """Compare the runs in two or more folders. RunFolderError for a folder that holds no run; else as `compare_many`."""
+def compare_runs(
+    folders: Sequence[str | os.PathLike[str]],
+    confidence: float = 0.95,
+    allow_differences: Iterable[str] = (),
+) -> MultiComparison:
+    """Compare the runs in two or more folders. RunFolderError for a folder that holds no run; else
+    as `compare_many`.
+    """
     paths = [Path(folder) for folder in folders]
     names = [path.name or str(path) for path in paths]
     if len(set(names)) < len(names):
         names = [str(path) for path in paths]
-    return compare_many([RunOutcomes.load(path, name) for path, name in zip(paths, names)], confidence, allow_differences)
+    return compare_many(
+        [RunOutcomes.load(path, name) for path, name in zip(paths, names)],
+        confidence,
+        allow_differences,
+    )
 
 
 def gate(comparison: Comparison, worse_by: float, strict: bool = False) -> tuple[bool, str]:
-    """Whether B passes, and why. worse_by: between 0 and 1, the loss that matters. ValueError where there is nothing to decide on."""
+    """Whether B passes, and why. worse_by: between 0 and 1, the loss that matters. ValueError where
+    there is nothing to decide on.
+    """
     if not 0 <= worse_by <= 1:
         raise ValueError(f"worse_by must lie between 0 and 1 (0 and 100 points), got {worse_by}")
     difference, interval = comparison.counts.difference, comparison.interval
     if difference is None or interval is None:
-        raise ValueError(f"{comparison.a.name} and {comparison.b.name} have no judged episodes in common tasks: the gate can't decide")
+        raise ValueError(
+            f"{comparison.a.name} and {comparison.b.name} have no judged episodes in common tasks: the gate can't decide"
+        )
     shown = f"{comparison.b.name} minus {comparison.a.name}: {_points(difference)} points ({_range(interval)})"
     if strict:
         passes = interval[0] > -worse_by
-        return passes, f"{shown}; a loss of {100 * worse_by:g} points is {'ruled out' if passes else 'not ruled out'}"
+        return (
+            passes,
+            f"{shown}; a loss of {100 * worse_by:g} points is {'ruled out' if passes else 'not ruled out'}",
+        )
     fails = difference <= -worse_by and difference < 0 and comparison.differs
     beyond = "" if comparison.p_value is None else f", {_p(comparison.p_value)}"
-    return not fails, f"{shown}{beyond}; {'worse' if fails else 'not worse'} by {100 * worse_by:g} points or more beyond chance"
+    return (
+        not fails,
+        f"{shown}{beyond}; {'worse' if fails else 'not worse'} by {100 * worse_by:g} points or more beyond chance",
+    )
 
 # %% ../../nbs/results/comparison.ipynb #ae9b70c1
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """The numbers of a comparison, ready for strict JSON. Rates and differences are fractions; specs are lists."""
+    """The numbers of a comparison, ready for strict JSON. Rates and differences are fractions;
+    specs are lists.
+    """
+
     def numbers(counts: PairCounts) -> dict[str, Any]:
         return {"n_pairs": counts.n_pairs, **asdict(counts), "difference": counts.difference}
+
     c = comparison
     return {
-        "a": c.a.name, "b": c.b.name, "confidence": c.confidence, **numbers(c.counts), "interval": c.interval, "cluster_interval": c.cluster_interval, "p_value": c.p_value, "test": c.test,
-        "probability_of_improvement": c.improvement, "verdict": verdict(c),
-        "tasks": [{"suite": task.suite, "task_id": task.task_id, "task": task.task, **numbers(task.counts), "interval": task.interval, "p_value": task.p_value, "holm_p_value": task.holm_p_value}
-                  for task in c.tasks],
-        "only_in_a": c.only_in_a, "only_in_b": c.only_in_b, "errors_a": c.a.errors, "errors_b": c.b.errors, "missing_a": c.a.missing, "missing_b": c.b.missing,
+        "a": c.a.name,
+        "b": c.b.name,
+        "confidence": c.confidence,
+        **numbers(c.counts),
+        "interval": c.interval,
+        "cluster_interval": c.cluster_interval,
+        "p_value": c.p_value,
+        "test": c.test,
+        "probability_of_improvement": c.improvement,
+        "verdict": verdict(c),
+        "tasks": [
+            {
+                "suite": task.suite,
+                "task_id": task.task_id,
+                "task": task.task,
+                **numbers(task.counts),
+                "interval": task.interval,
+                "p_value": task.p_value,
+                "holm_p_value": task.holm_p_value,
+            }
+            for task in c.tasks
+        ],
+        "only_in_a": c.only_in_a,
+        "only_in_b": c.only_in_b,
+        "errors_a": c.a.errors,
+        "errors_b": c.b.errors,
+        "missing_a": c.a.missing,
+        "missing_b": c.b.missing,
         "differing_protocol": {name: list(values) for name, values in c.differing_protocol.items()},
     }
 
 # %% ../../nbs/results/comparison.ipynb #3fdb9e09
 def difference_plot(comparison: Comparison) -> Any:
-    """Difference and interval of every task and of all, as a matplotlib figure; a task that differs beyond chance (Holm) is filled."""
+    """Difference and interval of every task and of all, as a matplotlib figure; a task that differs
+    beyond chance (Holm) is filled.
+    """
     import matplotlib.pyplot as plt
 
     shown = [task for task in comparison.tasks if task.counts.difference is not None]
     figure, axis = plt.subplots(figsize=(8, 1.2 + 0.26 * (len(shown) + 2)), layout="constrained")
     plt.close(figure)
-    rows = [(f"{task.suite}/{task.task_id} {task.task}", task.counts.difference, task.interval, task.holm_p_value, "#0072B2") for task in shown]
-    rows.append(("all, these tasks", comparison.counts.difference, comparison.interval, comparison.p_value, "#D55E00"))
+    rows = [
+        (
+            f"{task.suite}/{task.task_id} {task.task}",
+            task.counts.difference,
+            task.interval,
+            task.holm_p_value,
+            "#0072B2",
+        )
+        for task in shown
+    ]
+    rows.append(
+        (
+            "all, these tasks",
+            comparison.counts.difference,
+            comparison.interval,
+            comparison.p_value,
+            "#D55E00",
+        )
+    )
     if comparison.cluster_interval is not None:
-        rows.append(("all, tasks like these", comparison.counts.difference, comparison.cluster_interval, None, "#D55E00"))
+        rows.append(
+            (
+                "all, tasks like these",
+                comparison.counts.difference,
+                comparison.cluster_interval,
+                None,
+                "#D55E00",
+            )
+        )
     for height, (_, difference, interval, p_value, colour) in enumerate(rows):
         if difference is None or interval is None:
             continue
         beyond = p_value is not None and p_value < 1 - comparison.confidence
         axis.plot([100 * end for end in interval], [height, height], color=colour, linewidth=2)
-        axis.plot(100 * difference, height, "o", color=colour, markerfacecolor=colour if beyond else "white", markersize=6)
+        axis.plot(
+            100 * difference,
+            height,
+            "o",
+            color=colour,
+            markerfacecolor=colour if beyond else "white",
+            markersize=6,
+        )
     axis.axvline(0, color="#777", linewidth=1)
     axis.set_yticks(range(len(rows)), [name.replace("$", r"\$") for name, *_ in rows], fontsize=8)
     axis.set_ylim(len(rows) - 0.5, -0.5)

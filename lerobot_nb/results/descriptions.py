@@ -17,8 +17,8 @@ from .records import dumps_strict, write_json_atomic
 
 # %% ../../nbs/results/descriptions.ipynb #a85d7277
 def task_descriptions(
-    tasks: Sequence[TaskInfo],    # as `EnvConfig.tasks()` gives them
-) -> dict[str, str]:              # {"<suite>_<task id>": sentence}, in the same order
+    tasks: Sequence[TaskInfo],  # as `EnvConfig.tasks()` gives them
+) -> dict[str, str]:  # {"<suite>_<task id>": sentence}, in the same order
     """The sentence of each task, by suite and number."""
     return {f"{task.suite}_{task.task_id}": task.description for task in tasks}
 
@@ -26,19 +26,39 @@ def task_descriptions(
 def build_parser(prog: str = "python -m lerobot_nb.results.descriptions") -> ArgumentParser:
     """The command line. prog: how it was started, for the line that shows the usage."""
     parser = ArgumentParser(
-        prog=prog, description="Write the sentence of each task, as the policy receives it: {\"<suite>_<task id>\": sentence}.",
-        epilog="Exit codes: 0 written; 1 the file can't be written; 2 unknown benchmark, task or argument.")
-    parser.add_argument("--benchmark", "--env", required=True, help=f"benchmark: {', '.join(EnvConfig.known())}, or one of your own")
-    parser.add_argument("--task", help="suite or task, or several with commas between them; default: the benchmark's own default")
-    parser.add_argument("--task_ids", help="numbers within the suite, such as 0,3 or 0-4; default: all")
-    parser.add_argument("--output", metavar="F", help="file to write; default: print to the terminal")
+        prog=prog,
+        description='Write the sentence of each task, as the policy receives it: {"<suite>_<task id>": sentence}.',
+        epilog="Exit codes: 0 written; 1 the file can't be written; 2 unknown benchmark, task or argument.",
+    )
+    parser.add_argument(
+        "--benchmark",
+        "--env",
+        required=True,
+        help=f"benchmark: {', '.join(EnvConfig.known())}, or one of your own",
+    )
+    parser.add_argument(
+        "--task",
+        help="suite or task, or several with commas between them; default: the benchmark's own default",
+    )
+    parser.add_argument(
+        "--task_ids", help="numbers within the suite, such as 0,3 or 0-4; default: all"
+    )
+    parser.add_argument(
+        "--output", metavar="F", help="file to write; default: print to the terminal"
+    )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    arguments = (build_parser() if argv is None else build_parser("lerobot-nb describe")).parse_args(argv)
-    fields: dict[str, Any] = {name: value for name in ("task", "task_ids") if (value := getattr(arguments, name)) is not None}
+    arguments = (
+        build_parser() if argv is None else build_parser("lerobot-nb describe")
+    ).parse_args(argv)
+    fields: dict[str, Any] = {
+        name: value
+        for name in ("task", "task_ids")
+        if (value := getattr(arguments, name)) is not None
+    }
     try:
         descriptions = task_descriptions(make_env_config(arguments.benchmark, **fields).tasks())
     except (ValueError, OSError, ImportError) as error:

@@ -10,15 +10,24 @@ import html
 import re
 
 # %% ../../nbs/results/escaping.ipynb #6db419cd
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def terminal_text(
-    text: object,               # anything; what is not text is shown by `str`
-    lines: bool = False,        # keep line breaks and tabs
-) -> str:                       # can be printed on any terminal
+    text: object,  # anything; what is not text is shown by `str`
+    lines: bool = False,  # keep line breaks and tabs
+) -> str:  # can be printed on any terminal
     """Text in which control characters are shown and have no effect."""
-    return _CONTROLS.sub(lambda match: match[0] if lines and match[0] in "\n\t" else match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), str(text))
+    return _CONTROLS.sub(
+        lambda match: (
+            match[0]
+            if lines and match[0] in "\n\t"
+            else match[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+        ),
+        str(text),
+    )
 
 # %% ../../nbs/results/escaping.ipynb #1efadd8e
 def html_text(text: object, lines: bool = False) -> str:

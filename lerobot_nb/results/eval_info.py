@@ -25,6 +25,7 @@ EVAL_INFO_VERSION = 2
 
 class SuccessSummary(TypedDict):
     """Counts, and the success rate that is computed from them."""
+
     pc_success: float | None
     pc_success_ci: list[float] | None
     n_success: int | None
@@ -37,6 +38,7 @@ class SuccessSummary(TypedDict):
 
 class Summary(SuccessSummary):
     """Some episodes, summed up."""
+
     avg_sum_reward: float | None
     avg_max_reward: float | None
     n_steps: int
@@ -46,7 +48,10 @@ class Summary(SuccessSummary):
 
 
 class OverallSummary(Summary):
-    """All episodes. eval_s: seconds of the run; eval_ep_s: per episode; seconds: in workers, by what they were spent on."""
+    """All episodes. eval_s: seconds of the run; eval_ep_s: per episode; seconds: in workers, by
+    what they were spent on.
+    """
+
     eval_s: float | None
     eval_ep_s: float | None
     steps_per_s: float | None
@@ -55,6 +60,7 @@ class OverallSummary(Summary):
 
 class TaskMetrics(TypedDict):
     """The evaluated episodes of a task, one entry each, in the order of `episode_indices`."""
+
     sum_rewards: list[float | None]
     max_rewards: list[float | None]
     successes: list[bool | None]
@@ -65,6 +71,7 @@ class TaskMetrics(TypedDict):
 
 class TaskSummary(SuccessSummary):
     """One task. task_group: its suite."""
+
     task_group: str
     task_id: int
     task: str | None
@@ -79,6 +86,7 @@ class TaskSummary(SuccessSummary):
 
 class EvalInfo(TypedDict):
     """The content of eval_info.json."""
+
     version: int
     per_task: list[TaskSummary]
     per_group: dict[str, Summary]
@@ -87,6 +95,7 @@ class EvalInfo(TypedDict):
 
 class PlannedTask(Protocol):
     """What is needed of a task; a `TaskInfo` has it."""
+
     @property
     def suite(self) -> str: ...
     @property
@@ -98,7 +107,10 @@ class PlannedTask(Protocol):
 
 # %% ../../nbs/results/eval_info.ipynb #e5073903
 class _EpisodeNumbers(NamedTuple):
-    """The part of a record that the summary needs. reported: the success that was reported, if any; outcome: what the episode counts as."""
+    """The part of a record that the summary needs. reported: the success that was reported, if any;
+    outcome: what the episode counts as.
+    """
+
     end_reason: EndReason
     reported: bool | None
     outcome: Outcome | None
@@ -116,11 +128,19 @@ class _EpisodeNumbers(NamedTuple):
 
     @property
     def success(self) -> bool | None:
-        return True if self.outcome is Outcome.SUCCESS else False if self.outcome is Outcome.FAILURE else None
+        return (
+            True
+            if self.outcome is Outcome.SUCCESS
+            else False
+            if self.outcome is Outcome.FAILURE
+            else None
+        )
 
 
 class _TaskNumbers:
-    """Everything known of one task: its names, and its episodes by index (a repeated episode replaces the earlier one)."""
+    """Everything known of one task: its names, and its episodes by index (a repeated episode
+    replaces the earlier one).
+    """
 
     def __init__(self, name: str | None, description: str | None):
         self.name, self.description = name, description
@@ -128,17 +148,36 @@ class _TaskNumbers:
 
     def add(self, record: EpisodeRecord) -> None:
         self._latest[record.episode_index] = _EpisodeNumbers(
-            record.end_reason, record.success, None, record.n_steps, record.sum_reward, record.max_reward, record.video_path,
-            record.policy_s or 0.0, record.sim_s or 0.0, record.render_s or 0.0)
+            record.end_reason,
+            record.success,
+            None,
+            record.n_steps,
+            record.sum_reward,
+            record.max_reward,
+            record.video_path,
+            record.policy_s or 0.0,
+            record.sim_s or 0.0,
+            record.render_s or 0.0,
+        )
 
     def episodes(self, reports_success: bool) -> dict[int, _EpisodeNumbers]:
         """By index, in order, each with what it counts as."""
-        judges = has_success(((episode.end_reason, episode.reported) for episode in self._latest.values()), reports_success)
-        return {index: episode._replace(outcome=outcome_of(episode.end_reason, episode.reported, judges)) for index, episode in sorted(self._latest.items())}
+        judges = has_success(
+            ((episode.end_reason, episode.reported) for episode in self._latest.values()),
+            reports_success,
+        )
+        return {
+            index: episode._replace(
+                outcome=outcome_of(episode.end_reason, episode.reported, judges)
+            )
+            for index, episode in sorted(self._latest.items())
+        }
 
 # %% ../../nbs/results/eval_info.ipynb #9b918701
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None if there is none, or if one is unknown: leaving that one out would give a better or worse number than the truth."""
+    """None if there is none, or if one is unknown: leaving that one out would give a better or
+    worse number than the truth.
+    """
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
@@ -160,8 +199,16 @@ def _success_summary(counts: OutcomeCounts) -> SuccessSummary:
 
 def _counts(episodes: Sequence[_EpisodeNumbers]) -> OutcomeCounts:
     n = Counter(episode.outcome for episode in episodes)
-    n_unreported = sum(episode.outcome is Outcome.FAILURE and episode.reported is None for episode in episodes)
-    return OutcomeCounts(n[Outcome.SUCCESS], n[Outcome.FAILURE], n[Outcome.NOT_JUDGED], n[Outcome.ERROR], n_unreported)
+    n_unreported = sum(
+        episode.outcome is Outcome.FAILURE and episode.reported is None for episode in episodes
+    )
+    return OutcomeCounts(
+        n[Outcome.SUCCESS],
+        n[Outcome.FAILURE],
+        n[Outcome.NOT_JUDGED],
+        n[Outcome.ERROR],
+        n_unreported,
+    )
 
 
 def _summary(episodes: Sequence[_EpisodeNumbers]) -> Summary:
@@ -178,16 +225,19 @@ def _summary(episodes: Sequence[_EpisodeNumbers]) -> Summary:
 
 # %% ../../nbs/results/eval_info.ipynb #20c08b5f
 def build_eval_info(
-    records: Iterable[EpisodeRecord | Mapping[str, Any]],   # in any order; of a repeated episode the last record counts
+    # in any order; of a repeated episode the last record counts
+    records: Iterable[EpisodeRecord | Mapping[str, Any]],
     *,
-    eval_s: float | None = None,                            # wall seconds of the whole run
-    tasks: Iterable[PlannedTask] | None = None,             # in the plan's order
-    reports_success: bool = False,                          # the benchmark's configuration says that its tasks have a notion of success
-) -> EvalInfo:                                              # lerobot's layout, see the table above; ready for strict JSON
+    eval_s: float | None = None,  # wall seconds of the whole run
+    tasks: Iterable[PlannedTask] | None = None,  # in the plan's order
+    # the benchmark's configuration says that its tasks have a notion of success
+    reports_success: bool = False,
+) -> EvalInfo:  # lerobot's layout, see the table above; ready for strict JSON
     """Sum up the records of a run.
 
-    Tasks come in the order of `tasks`, those without a record included (with nothing but zeros and nulls); tasks that are not in it, or all
-    if it is not given, are sorted by suite and number. The result is the same for every order of completion.
+    Tasks come in the order of `tasks`, those without a record included (with nothing but zeros and
+    nulls); tasks that are not in it, or all if it is not given, are sorted by suite and number. The
+    result is the same for every order of completion.
     """
     by_task: dict[tuple[str, int], _TaskNumbers] = {}
     for task in tasks or ():
@@ -196,7 +246,9 @@ def build_eval_info(
     for record in records:
         if not isinstance(record, EpisodeRecord):
             record = EpisodeRecord.from_json(record)
-        by_task.setdefault((record.suite, record.task_id), _TaskNumbers(record.task, record.task_description)).add(record)
+        by_task.setdefault(
+            (record.suite, record.task_id), _TaskNumbers(record.task, record.task_description)
+        ).add(record)
 
     per_task: list[TaskSummary] = []
     per_suite: dict[str, list[_EpisodeNumbers]] = {}
@@ -213,15 +265,23 @@ def build_eval_info(
         "eval_ep_s": eval_s / len(everything) if eval_s is not None and everything else None,
         "steps_per_s": summary["n_steps"] / eval_s if eval_s else None,
         "seconds": {
-            "policy": sum(episode.policy_s for episode in everything), "sim": sum(episode.sim_s for episode in everything),
+            "policy": sum(episode.policy_s for episode in everything),
+            "sim": sum(episode.sim_s for episode in everything),
             "render": sum(episode.render_s for episode in everything),
         },
     }
     per_group = {suite: _summary(episodes) for suite, episodes in per_suite.items()}
-    return {"version": EVAL_INFO_VERSION, "per_task": per_task, "per_group": per_group, "overall": overall}
+    return {
+        "version": EVAL_INFO_VERSION,
+        "per_task": per_task,
+        "per_group": per_group,
+        "overall": overall,
+    }
 
 
-def _task_summary(suite: str, task_id: int, numbers: _TaskNumbers, episodes: Mapping[int, _EpisodeNumbers]) -> TaskSummary:
+def _task_summary(
+    suite: str, task_id: int, numbers: _TaskNumbers, episodes: Mapping[int, _EpisodeNumbers]
+) -> TaskSummary:
     summary = cast(dict[str, Any], _summary(list(episodes.values())))
     video_paths = summary.pop("video_paths")
     evaluated = {index: episode for index, episode in episodes.items() if episode.evaluated}
@@ -233,58 +293,94 @@ def _task_summary(suite: str, task_id: int, numbers: _TaskNumbers, episodes: Map
         "episode_indices": list(evaluated),
         "video_paths": video_paths,
     }
-    names = {"task_group": suite, "task_id": task_id, "task": numbers.name, "task_description": numbers.description}
+    names = {
+        "task_group": suite,
+        "task_id": task_id,
+        "task": numbers.name,
+        "task_description": numbers.description,
+    }
     return cast(TaskSummary, {**names, **summary, "metrics": metrics})
 
 
 def write_eval_info(path: str | os.PathLike[str], eval_info: Mapping[str, Any]) -> Path:
-    """Write `eval_info` as strict JSON, replacing the file in one step; a folder gets a file `eval_info.json`."""
+    """Write `eval_info` as strict JSON, replacing the file in one step; a folder gets a file
+    `eval_info.json`.
+    """
     path = Path(path)
     return write_json_atomic(path / EVAL_INFO_NAME if path.is_dir() else path, eval_info)
 
 # %% ../../nbs/results/eval_info.ipynb #5e31af76
 def unreported_warning(eval_info: Mapping[str, Any]) -> str | None:
-    """One sentence where episodes are failures because they reported nothing; None where there are none."""
+    """One sentence where episodes are failures because they reported nothing; None where there are
+    none.
+    """
     silent = [task for task in eval_info["per_task"] if task.get("n_unreported")]
     if not silent:
         return None
-    n_unreported, n_judged = (sum(task[name] for task in silent) for name in ("n_unreported", "n_judged"))
-    names = ", ".join(f"{task['task_group']}/{task['task_id']}" for task in silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
-    return (f"{n_unreported} of {n_judged} evaluated episodes of {names} reported neither success nor failure; "
-            "since episodes there can succeed, they count as failures")
+    n_unreported, n_judged = (
+        sum(task[name] for task in silent) for name in ("n_unreported", "n_judged")
+    )
+    names = ", ".join(f"{task['task_group']}/{task['task_id']}" for task in silent[:5]) + (
+        f" and {len(silent) - 5} more" if len(silent) > 5 else ""
+    )
+    return (
+        f"{n_unreported} of {n_judged} evaluated episodes of {names} reported neither success nor failure; "
+        "since episodes there can succeed, they count as failures"
+    )
 
 
 def reports_success(manifest: Mapping[str, Any]) -> bool:
-    """Whether the configuration of a run (its run.json) says that its tasks have a notion of success."""
+    """Whether the configuration of a run (its run.json) says that its tasks have a notion of
+    success.
+    """
     protocol = manifest.get("protocol")
     return isinstance(protocol, Mapping) and protocol.get("reports_success") is True
 
 # %% ../../nbs/results/eval_info.ipynb #ffd7aaf2
 def upgrade_eval_info(data: Mapping[str, Any], name: str = EVAL_INFO_NAME) -> dict[str, Any]:
-    """The content of an eval_info.json in the present layout, as far as it holds what is needed. ValueError for a version that is not known."""
+    """The content of an eval_info.json in the present layout, as far as it holds what is needed.
+    ValueError for a version that is not known.
+    """
     version = data.get("version", 1)
     if version == EVAL_INFO_VERSION:
         return dict(data)
     if version != 1:
-        raise ValueError(f"{name} has version {version!r}, and this version of lerobot-nb reads 1 and {EVAL_INFO_VERSION}; update it: pip install -U lerobot-nb")
+        raise ValueError(
+            f"{name} has version {version!r}, and this version of lerobot-nb reads 1 and {EVAL_INFO_VERSION}; update it: pip install -U lerobot-nb"
+        )
     tasks = data.get("per_task")
     if not isinstance(tasks, list) or not isinstance(data.get("overall"), dict):
         return dict(data)
     counts = [_recounted(task) for task in tasks]
-    if not counts or None in counts:                                  # nothing to count again
+    if not counts or None in counts:  # nothing to count again
         return dict(data)
     known = [(task, count) for task, count in zip(tasks, counts) if count is not None]
     per_group = data.get("per_group")
     groups = {
-        suite: {**summary, **_success_summary(sum((count for task, count in known if task.get("task_group") == suite), OutcomeCounts()))}
-        for suite, summary in (per_group.items() if isinstance(per_group, dict) else ()) if isinstance(summary, dict)
+        suite: {
+            **summary,
+            **_success_summary(
+                sum(
+                    (count for task, count in known if task.get("task_group") == suite),
+                    OutcomeCounts(),
+                )
+            ),
+        }
+        for suite, summary in (per_group.items() if isinstance(per_group, dict) else ())
+        if isinstance(summary, dict)
     }
     upgraded = {
-        **data, "version": EVAL_INFO_VERSION, "per_task": [{**task, **_success_summary(count)} for task, count in known],
-        "per_group": groups, "overall": {**data["overall"], **_success_summary(sum((count for _, count in known), OutcomeCounts()))},
+        **data,
+        "version": EVAL_INFO_VERSION,
+        "per_task": [{**task, **_success_summary(count)} for task, count in known],
+        "per_group": groups,
+        "overall": {
+            **data["overall"],
+            **_success_summary(sum((count for _, count in known), OutcomeCounts())),
+        },
     }
     for summary in [*upgraded["per_task"], *groups.values(), upgraded["overall"]]:
-        summary.pop("n_interrupted", None)                            # it was always 0
+        summary.pop("n_interrupted", None)  # it was always 0
     return upgraded
 
 
@@ -292,17 +388,25 @@ def _recounted(task: Any) -> OutcomeCounts | None:
     """Counts from the list of successes of one task; None where it has none that can be read."""
     metrics = task.get("metrics") if isinstance(task, dict) else None
     successes = metrics.get("successes") if isinstance(metrics, dict) else None
-    if not isinstance(successes, list) or not all(success in (None, False, True) for success in successes):
+    if not isinstance(successes, list) or not all(
+        success in (None, False, True) for success in successes
+    ):
         return None
     judges = has_success((EndReason.TIME_LIMIT, success) for success in successes)
     n = Counter(outcome_of(EndReason.TIME_LIMIT, success, judges) for success in successes)
     n_errors = task.get("n_errors")
-    return OutcomeCounts(n[Outcome.SUCCESS], n[Outcome.FAILURE], n[Outcome.NOT_JUDGED], n_errors if type(n_errors) is int and n_errors > 0 else 0,
-                         successes.count(None) if judges else 0)
+    return OutcomeCounts(
+        n[Outcome.SUCCESS],
+        n[Outcome.FAILURE],
+        n[Outcome.NOT_JUDGED],
+        n_errors if type(n_errors) is int and n_errors > 0 else 0,
+        successes.count(None) if judges else 0,
+    )
 
 # %% ../../nbs/results/eval_info.ipynb #a11c0002
 class _ReadSummary(TypedDict, total=False):
     """What readers use of a summary; files of older versions and of lerobot lack some of it."""
+
     pc_success: float | None
     pc_success_ci: list[float] | None
     n_success: int | None
@@ -337,7 +441,9 @@ class _ReadEvalInfo(TypedDict):
 
 
 def read_eval_info_of(files: RunFolder) -> dict[str, Any] | None:
-    """The content of a run's eval_info.json in the present layout, checked; None where there is none. RunFolderError, naming the field, where it is damaged."""
+    """The content of a run's eval_info.json in the present layout, checked; None where there is
+    none. RunFolderError, naming the field, where it is damaged.
+    """
     if not os.path.lexists(files.eval_info_path):
         return None
     content = files.read_json(files.eval_info_path)
@@ -346,7 +452,11 @@ def read_eval_info_of(files: RunFolder) -> dict[str, Any] | None:
         known = cast(dict[str, Any], content)
         for summary in [*known["per_task"], *known["per_group"].values(), known["overall"]]:
             if summary.get("pc_success_ci") is not None and len(summary["pc_success_ci"]) != 2:
-                raise ValueError(f"pc_success_ci must hold two numbers; got {summary['pc_success_ci']!r:.60}")
+                raise ValueError(
+                    f"pc_success_ci must hold two numbers; got {summary['pc_success_ci']!r:.60}"
+                )
         return upgrade_eval_info(known, str(files.eval_info_path))
     except ValueError as error:
-        raise RunFolderError(f"{files.eval_info_path} is damaged: {error}. Delete it: the sums are made again from the records") from None
+        raise RunFolderError(
+            f"{files.eval_info_path} is damaged: {error}. Delete it: the sums are made again from the records"
+        ) from None

@@ -21,10 +21,15 @@ _MOST_LEVELS = 64
 
 
 def parse_json(text: str | bytes, where: str) -> object:
-    """The value of a JSON text. ValueError, beginning with `where`, for anything that is not strict JSON, and for more than 64 levels of nesting."""
+    """The value of a JSON text. ValueError, beginning with `where`, for anything that is not strict
+    JSON, and for more than 64 levels of nesting.
+    """
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:           # broken UTF-8 and numbers with thousands of digits are ValueErrors
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # broken UTF-8 and numbers with thousands of digits are ValueErrors
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ValueError(f"{where} is not JSON: {reason[:200]}") from None
     _check_depth(value, where)
@@ -32,10 +37,14 @@ def parse_json(text: str | bytes, where: str) -> object:
 
 
 def read_json(path: str | os.PathLike[str]) -> object:
-    """The value in a JSON file. ValueError where it holds none, OSError where it can't be read; both name the file."""
+    """The value in a JSON file. ValueError where it holds none, OSError where it can't be read;
+    both name the file.
+    """
     path = Path(path)
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError(f"{path} is not a file, but a {'folder' if path.is_dir() else 'device or pipe'}")
+        raise ValueError(
+            f"{path} is not a file, but a {'folder' if path.is_dir() else 'device or pipe'}"
+        )
     return parse_json(path.read_bytes(), str(path))
 
 
@@ -56,15 +65,29 @@ def _check_depth(value: object, where: str) -> None:
         n_levels += 1
         if n_levels > _MOST_LEVELS:
             raise ValueError(f"{where} is nested more than {_MOST_LEVELS} levels deep")
-        level = [part for outer in level for part in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())]
+        level = [
+            part
+            for outer in level
+            for part in (
+                outer.values()
+                if isinstance(outer, dict)
+                else outer
+                if isinstance(outer, list)
+                else ()
+            )
+        ]
 
 # %% ../../nbs/results/json_checks.ipynb #24333509
 def check_type(
-    value: object,      # of JSON: dict, list, str, int, float, bool, None
-    hint: object,       # an annotation: those types, unions, list[…], dict[str, …], an Enum of strings, a TypedDict, object for anything
-    where: str = "",    # name of the value, such as "plan.seed"
+    value: object,  # of JSON: dict, list, str, int, float, bool, None
+    # an annotation: those types, unions, list[…], dict[str, …], an Enum of strings, a TypedDict,
+    # object for anything
+    hint: object,
+    where: str = "",  # name of the value, such as "plan.seed"
 ) -> None:
-    """ValueError, naming the field, where a value does not have the type. Fields that a TypedDict doesn't name are not looked at; numbers are finite."""
+    """ValueError, naming the field, where a value does not have the type. Fields that a TypedDict
+    doesn't name are not looked at; numbers are finite.
+    """
     problem = next(_problems(value, hint, where), None)
     if problem is not None:
         raise ValueError(problem)
@@ -78,7 +101,8 @@ def _problems(value: object, hint: object, where: str) -> Iterator[str]:
         tried = [next(_problems(value, one, where), None) for one in arguments]
         if None in tried:
             return
-        structures = [problem for one, problem in zip(arguments, tried) if _same_kind(value, one)]      # the problem lies deeper
+        # the problem lies deeper
+        structures = [problem for one, problem in zip(arguments, tried) if _same_kind(value, one)]
         yield str(structures[0]) if structures else _is_not(value, hint, where)
     elif typing.is_typeddict(hint):
         if not isinstance(value, dict):
@@ -117,7 +141,14 @@ def _is_plain(value: object, hint: object) -> bool:
 
 
 def _same_kind(value: object, hint: object) -> bool:
-    return isinstance(value, dict if typing.is_typeddict(hint) or typing.get_origin(hint) is dict else list if typing.get_origin(hint) is list else ())
+    return isinstance(
+        value,
+        dict
+        if typing.is_typeddict(hint) or typing.get_origin(hint) is dict
+        else list
+        if typing.get_origin(hint) is list
+        else (),
+    )
 
 
 def _inner(where: str, name: object) -> str:
@@ -126,7 +157,13 @@ def _inner(where: str, name: object) -> str:
 
 
 def _is_not(value: object, hint: object, where: str) -> str:
-    shown = f"a {type(value).__name__}" if isinstance(value, (dict, list)) else "null" if value is None else repr(value)
+    shown = (
+        f"a {type(value).__name__}"
+        if isinstance(value, (dict, list))
+        else "null"
+        if value is None
+        else repr(value)
+    )
     return f"{where or 'the whole'} must be {_words(hint)}; got {shown if len(shown) <= 60 else shown[:59] + '…'}"
 
 
@@ -143,11 +180,20 @@ def _words(hint: object) -> str:
     return _PLAIN_WORDS.get(hint, str(hint))
 
 
-_PLAIN_WORDS: dict[object, str] = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false", types.NoneType: "null", None: "null"}
+_PLAIN_WORDS: dict[object, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a finite number",
+    bool: "true or false",
+    types.NoneType: "null",
+    None: "null",
+}
 
 # %% ../../nbs/results/json_checks.ipynb #2d0c8c4c
 def check_json_exact(value: object, where: str) -> None:
-    """ValueError or TypeError, naming the part, where a value would not come back equal from a strict JSON file."""
+    """ValueError or TypeError, naming the part, where a value would not come back equal from a
+    strict JSON file.
+    """
     _check_exact(value, where, set())
 
 
@@ -156,17 +202,27 @@ def _check_exact(value: object, where: str, inside: set[int]) -> None:
         if id(value) in inside:
             raise ValueError(f"{where} contains itself, which JSON can't hold")
         if isinstance(value, tuple):
-            raise TypeError(f"{where} is a tuple, which comes back from a file as a list; write a list: {list(value)!r:.100}")
+            raise TypeError(
+                f"{where} is a tuple, which comes back from a file as a list; write a list: {list(value)!r:.100}"
+            )
         inside = inside | {id(value)}
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise TypeError(f"{where} has the key {key!r}, which comes back from a file as text; write {str(key)!r}")
+                raise TypeError(
+                    f"{where} has the key {key!r}, which comes back from a file as text; write {str(key)!r}"
+                )
             _check_exact(item, f"{where}.{key}", inside)
     elif isinstance(value, list):
         for number, item in enumerate(value):
             _check_exact(item, f"{where}[{number}]", inside)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}, which JSON can't hold; write a finite number, or null")
-    elif not (value is None or isinstance(value, (str, bool, int, float))) or (isinstance(value, Enum) and not isinstance(value, str)):
-        raise TypeError(f"{where} is a {type(value).__name__}, which JSON can't hold: {value!r:.100}; give plain data (numbers, strings, lists, dictionaries)")
+        raise ValueError(
+            f"{where} is {value}, which JSON can't hold; write a finite number, or null"
+        )
+    elif not (value is None or isinstance(value, (str, bool, int, float))) or (
+        isinstance(value, Enum) and not isinstance(value, str)
+    ):
+        raise TypeError(
+            f"{where} is a {type(value).__name__}, which JSON can't hold: {value!r:.100}; give plain data (numbers, strings, lists, dictionaries)"
+        )

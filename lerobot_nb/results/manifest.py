@@ -19,12 +19,16 @@ WRITTEN_BY = "lerobot_nb"
 
 
 class SessionTimes(TypedDict):
-    """Where the time of a session went. wall_s: seconds from its start to its end. Other numbers are for readers."""
+    """Where the time of a session went. wall_s: seconds from its start to its end. Other numbers
+    are for readers.
+    """
+
     wall_s: float
 
 
 class Session(TypedDict):
     """One process that worked on the run. times: None while it is running, or where it was killed."""
+
     started: str
     ended: str | None
     status: RunStatus
@@ -38,6 +42,7 @@ class PlanIdentity(TypedDict):
     tasks
         [suite, task_id, name, …] of each.
     """
+
     n_episodes: int
     seed: int
     tasks: list[list[Any]]
@@ -45,6 +50,7 @@ class PlanIdentity(TypedDict):
 
 class PolicyRequest(TypedDict):
     """How the policy was asked for: what `make_policy` takes, and the arguments of its class."""
+
     policy: str
     kwargs: dict[str, Any]
 
@@ -73,38 +79,59 @@ class _ManifestOfAnyVersion(TypedDict):
 
 
 class Manifest(_ManifestOfAnyVersion, total=False):
-    """The content of run.json. env_config, policy_request: None where they were Python objects, which a file can't hold."""
+    """The content of run.json. env_config, policy_request: None where they were Python objects,
+    which a file can't hold.
+    """
+
     written_by: str
     version: int
 
 # %% ../../nbs/results/manifest.ipynb #53c7fb05
 def upgrade_manifest(data: object, name: str = "run.json") -> Manifest:
-    """The content of a run.json, checked, as the present version. ValueError that names the file and the field where it is not one, or of a version that is not known."""
+    """The content of a run.json, checked, as the present version. ValueError that names the file
+    and the field where it is not one, or of a version that is not known.
+    """
     if not isinstance(data, dict):
-        raise ValueError(f"{name} is not the manifest of a run: it holds a {type(data).__name__}, not an object")
+        raise ValueError(
+            f"{name} is not the manifest of a run: it holds a {type(data).__name__}, not an object"
+        )
     version = data.get("version", 1)
     if isinstance(version, bool) or version not in (1, MANIFEST_VERSION):
-        raise ValueError(f"{name} has version {version!r}, and this version of lerobot-nb reads 1 and {MANIFEST_VERSION}; update it: pip install -U lerobot-nb")
+        raise ValueError(
+            f"{name} has version {version!r}, and this version of lerobot-nb reads 1 and {MANIFEST_VERSION}; update it: pip install -U lerobot-nb"
+        )
     if data.get("written_by", WRITTEN_BY) != WRITTEN_BY:
         raise ValueError(f"{name} was not written by {WRITTEN_BY}, but by {data['written_by']!r}")
     try:
         check_type(data, Manifest)
         for number, task in enumerate(data["plan"]["tasks"]):
-            if len(task) < 3 or not isinstance(task[0], str) or type(task[1]) is not int or not isinstance(task[2], str):
-                raise ValueError(f"plan.tasks[{number}] must begin with a suite, a number and a name; got {task!r:.100}")
+            if (
+                len(task) < 3
+                or not isinstance(task[0], str)
+                or type(task[1]) is not int
+                or not isinstance(task[2], str)
+            ):
+                raise ValueError(
+                    f"plan.tasks[{number}] must begin with a suite, a number and a name; got {task!r:.100}"
+                )
     except ValueError as error:
-        raise ValueError(f"{name} is not the manifest of a run, or it is damaged: {error}") from None
+        raise ValueError(
+            f"{name} is not the manifest of a run, or it is damaged: {error}"
+        ) from None
     return cast(Manifest, {**data, "written_by": WRITTEN_BY, "version": MANIFEST_VERSION})
 
 # %% ../../nbs/results/manifest.ipynb #6faa8889
 def check_manifest(manifest: Mapping[str, Any]) -> None:
-    """ValueError or TypeError, naming the part, where a manifest holds what would not come back equal from a file."""
+    """ValueError or TypeError, naming the part, where a manifest holds what would not come back
+    equal from a file.
+    """
     for part, value in manifest.items():
         check_json_exact(value, part)
 
 # %% ../../nbs/results/manifest.ipynb #76a18a60
 class TaskOfRun(NamedTuple):
     """A task of a run's plan. description: what the policy is told; the manifest does not hold it."""
+
     suite: str
     task_id: int
     name: str

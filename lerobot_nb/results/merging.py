@@ -20,9 +20,13 @@ from .run_folder import RunFolder, RunFolderError
 
 # %% ../../nbs/results/merging.ipynb #75de6a91
 def merge_records(
-    parts: Sequence[tuple[str, Sequence[EpisodeRecord]]],     # name and records of each run, one record an episode
-) -> list[tuple[str, EpisodeRecord]]:                         # each episode once, with the name of the run that it is from; sorted
-    """Put the records of several runs together. ValueError naming the episode where two runs have different outcomes of it."""
+    # name and records of each run, one record an episode
+    parts: Sequence[tuple[str, Sequence[EpisodeRecord]]],
+    # each episode once, with the name of the run that it is from; sorted
+) -> list[tuple[str, EpisodeRecord]]:
+    """Put the records of several runs together. ValueError naming the episode where two runs have
+    different outcomes of it.
+    """
     merged: dict[tuple[str, int, int], tuple[str, EpisodeRecord]] = {}
     for name, records in parts:
         for record in records:
@@ -32,38 +36,56 @@ def merge_records(
             elif record.evaluated or not known[1].evaluated:
                 differing = same_episode(known[1], record, ignore=("video_path", "error"))
                 if differing:
-                    values = "; ".join(f"{field}: {getattr(known[1], field)!r} and {getattr(record, field)!r}" for field in differing[:4])
-                    raise ValueError(f"episode {'/'.join(map(str, record.key))} is in {known[0]} and in {name}, and differs: {values}. "
-                                     "Runs of the same episode give the same outcome; find out which run is wrong, and leave it out")
+                    values = "; ".join(
+                        f"{field}: {getattr(known[1], field)!r} and {getattr(record, field)!r}"
+                        for field in differing[:4]
+                    )
+                    raise ValueError(
+                        f"episode {'/'.join(map(str, record.key))} is in {known[0]} and in {name}, and differs: {values}. "
+                        "Runs of the same episode give the same outcome; find out which run is wrong, and leave it out"
+                    )
     return [merged[key] for key in sorted(merged)]
 
 # %% ../../nbs/results/merging.ipynb #e2eeeb52
 def merge_runs(
     folders: Sequence[str | os.PathLike[str]],
-    output_dir: str | os.PathLike[str],           # must not exist
+    output_dir: str | os.PathLike[str],  # must not exist
 ) -> Path:
     """Merge runs into a new run folder: records, sums, videos, and a run.json that names the parts.
 
-    ValueError where policies differ, or an episode has two outcomes; ProtocolMismatchError where protocols differ; RunFolderError for folders that can't be used.
-    All of them before anything is written.
+    ValueError where policies differ, or an episode has two outcomes; ProtocolMismatchError where
+    protocols differ; RunFolderError for folders that can't be used. All of them before anything is
+    written.
     """
     if len(folders) < 2:
         raise ValueError(f"a merge needs two or more run folders, got {len(folders)}")
     target = Path(output_dir)
     if target.exists() or target.is_symlink():
-        raise RunFolderError(f"{target} is there already; a merge goes into a new folder, give another one")
+        raise RunFolderError(
+            f"{target} is there already; a merge goes into a new folder, give another one"
+        )
     files = [RunFolder(folder) for folder in folders]
     manifests: list[Mapping[str, Any]] = [one.manifest() for one in files]
     names = [str(one.path) for one in files]
     records = [list(one.records()) for one in files]
-    runs = [RunOutcomes.from_records(part, name, manifest) for part, name, manifest in zip(records, names, manifests)]
+    runs = [
+        RunOutcomes.from_records(part, name, manifest)
+        for part, name, manifest in zip(records, names, manifests)
+    ]
     for name, manifest, run in zip(names[1:], manifests[1:], runs[1:]):
         if manifest.get("policy") != manifests[0].get("policy"):
-            raise ValueError(f"{names[0]} and {name} are of different policies: {manifests[0].get('policy')} and {manifest.get('policy')}; only parts of one evaluation are merged")
+            raise ValueError(
+                f"{names[0]} and {name} are of different policies: {manifests[0].get('policy')} and {manifest.get('policy')}; only parts of one evaluation are merged"
+            )
         differing = protocol_differences(runs[0], run)
         if differing:
-            shown = "; ".join(f"{field}: {x!r} and {y!r}" for field, (x, y) in list(differing.items())[:8])
-            raise ProtocolMismatchError(f"{names[0]} and {name} were evaluated under different protocols, so they aren't parts of one evaluation: {shown}", differing)
+            shown = "; ".join(
+                f"{field}: {x!r} and {y!r}" for field, (x, y) in list(differing.items())[:8]
+            )
+            raise ProtocolMismatchError(
+                f"{names[0]} and {name} were evaluated under different protocols, so they aren't parts of one evaluation: {shown}",
+                differing,
+            )
     merged = merge_records(list(zip(names, records)))
     manifest = _merged_manifest(manifests, names)
     by_name = dict(zip(names, files))
@@ -72,37 +94,73 @@ def merge_runs(
     for name, record in merged:
         record.video_path = _copied_video(by_name[name].path, target, record.video_path)
         append_record(result.episodes_path, record)
-    tasks = [TaskInfo(suite, task_id, task, "") for suite, task_id, task, *_ in manifest["plan"]["tasks"]]
+    tasks = [
+        TaskInfo(suite, task_id, task, "") for suite, task_id, task, *_ in manifest["plan"]["tasks"]
+    ]
     described = {(record.suite, record.task_id): record.task_description for _, record in merged}
-    tasks = [TaskInfo(task.suite, task.task_id, task.name, described.get((task.suite, task.task_id), "")) for task in tasks]
-    write_eval_info(result.eval_info_path, build_eval_info([record for _, record in merged], tasks=tasks, reports_success=reports_success(manifest)))
-    result.write_manifest(manifest)                        # last: a folder without run.json is not taken for a run
+    tasks = [
+        TaskInfo(task.suite, task.task_id, task.name, described.get((task.suite, task.task_id), ""))
+        for task in tasks
+    ]
+    write_eval_info(
+        result.eval_info_path,
+        build_eval_info(
+            [record for _, record in merged], tasks=tasks, reports_success=reports_success(manifest)
+        ),
+    )
+    result.write_manifest(manifest)  # last: a folder without run.json is not taken for a run
     return target
 
 
-def _merged_manifest(manifests: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """run.json of the whole: the first part's, with the tasks of all, every session, and where the parts came from."""
+def _merged_manifest(
+    manifests: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, Any]:
+    """run.json of the whole: the first part's, with the tasks of all, every session, and where the
+    parts came from.
+    """
     tasks: dict[tuple[str, int], Any] = {}
     for manifest in manifests:
         for task in manifest["plan"]["tasks"]:
             tasks.setdefault((task[0], task[1]), task)
     statuses = [str(manifest.get("status")) for manifest in manifests]
-    plan = {**manifests[0]["plan"], "n_episodes": max(manifest["plan"]["n_episodes"] for manifest in manifests), "tasks": list(tasks.values())}
-    unfinished = [f"{name} is {status}" for name, status in zip(names, statuses) if status != "finished"]
+    plan = {
+        **manifests[0]["plan"],
+        "n_episodes": max(manifest["plan"]["n_episodes"] for manifest in manifests),
+        "tasks": list(tasks.values()),
+    }
+    unfinished = [
+        f"{name} is {status}" for name, status in zip(names, statuses) if status != "finished"
+    ]
     return {
-        **manifests[0], "status": "interrupted" if unfinished else "finished", "reason": "; ".join(unfinished) or None, "plan": plan, "times": None,
+        **manifests[0],
+        "status": "interrupted" if unfinished else "finished",
+        "reason": "; ".join(unfinished) or None,
+        "plan": plan,
+        "times": None,
         "sessions": [session for manifest in manifests for session in manifest["sessions"]],
-        "merged_from": [{"folder": name, "status": status, "machine": manifest.get("machine"), "packages": manifest.get("packages"), "git_commit": manifest.get("git_commit")}
-                        for name, status, manifest in zip(names, statuses, manifests)],
+        "merged_from": [
+            {
+                "folder": name,
+                "status": status,
+                "machine": manifest.get("machine"),
+                "packages": manifest.get("packages"),
+                "git_commit": manifest.get("git_commit"),
+            }
+            for name, status, manifest in zip(names, statuses, manifests)
+        ],
     }
 
 
 def _copied_video(source: Path, target: Path, video_path: str | None) -> str | None:
-    """Copy a video into the new folder, under the same name; None where it is not a file of the part itself."""
+    """Copy a video into the new folder, under the same name; None where it is not a file of the
+    part itself.
+    """
     if video_path is None:
         return None
     video, copy = source / video_path, target / video_path
-    inside = video.resolve().is_relative_to(source.resolve()) and copy.resolve().is_relative_to(target.resolve())
+    inside = video.resolve().is_relative_to(source.resolve()) and copy.resolve().is_relative_to(
+        target.resolve()
+    )
     if not inside or not video.is_file() or copy.exists():
         return None
     copy.parent.mkdir(parents=True, exist_ok=True)

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 # %% ../../nbs/results/metrics.ipynb #76a729c4
-if __name__ == "__main__" and not globals().get("__package__") and "__file__" in globals():      # `python lerobot_nb/results/metrics.py`
+# `python lerobot_nb/results/metrics.py`
+if __name__ == "__main__" and not globals().get("__package__") and "__file__" in globals():
     import runpy
+
     sys.path[0] = str(Path(__file__).resolve().parents[2])
-    runpy.run_module("lerobot_nb.results.metrics", run_name="__main__", alter_sys=True)          # leaves with main's exit code
+    # leaves with main's exit code
+    runpy.run_module("lerobot_nb.results.metrics", run_name="__main__", alter_sys=True)
 
 # %% ../../nbs/results/metrics.ipynb #e8643b47
 from ..envs.arguments import ArgumentParser
@@ -30,14 +33,22 @@ from .escaping import terminal_text
 from .eval_info import upgrade_eval_info
 from .rates import wilson_interval
 from .records import write_json_atomic
-from .run_folder import DESCRIPTIONS_NAME, EVAL_INFO_NAME, MANIFEST_NAME, METRICS_NAME
+from lerobot_nb.results.run_folder import (
+    DESCRIPTIONS_NAME,
+    EVAL_INFO_NAME,
+    MANIFEST_NAME,
+    METRICS_NAME,
+)
 
 # %% ../../nbs/results/metrics.ipynb #f911e775
 METRICS_VERSION = 2
 
 
 class Metrics(TypedDict):
-    """The numbers. pc_success: 0 to 100, of n_success in n_judged episodes; pc_success_ci: its 95 % interval; eval_s: seconds. None where the files don't say."""
+    """The numbers. pc_success: 0 to 100, of n_success in n_judged episodes; pc_success_ci: its 95 %
+    interval; eval_s: seconds. None where the files don't say.
+    """
+
     pc_success: float | None
     n_episodes: float | None
     avg_sum_reward: float | None
@@ -50,7 +61,10 @@ class Metrics(TypedDict):
 
 
 class MetricsFile(Metrics):
-    """The content of metrics.json. env: the benchmark; task_descriptions: {"<suite>_<task id>": sentence}."""
+    """The content of metrics.json. env: the benchmark; task_descriptions: {"<suite>_<task id>":
+    sentence}.
+    """
+
     version: int
     env: str | None
     task: str | None
@@ -59,11 +73,17 @@ class MetricsFile(Metrics):
 
 
 def read_metrics(path: str | os.PathLike[str]) -> MetricsFile:
-    """The content of a metrics.json. ValueError for a layout that is not known, OSError where it can't be read."""
+    """The content of a metrics.json. ValueError for a layout that is not known, OSError where it
+    can't be read.
+    """
     data = json.loads(Path(path).read_text(encoding="utf-8"))
     version = data.get("version") if isinstance(data, dict) else None
     if version != METRICS_VERSION:
-        age = "was written by an older version" if version is None else f"has version {version!r}, and this one reads {METRICS_VERSION}"
+        age = (
+            "was written by an older version"
+            if version is None
+            else f"has version {version!r}, and this one reads {METRICS_VERSION}"
+        )
         raise ValueError(f"{path} {age}; make it again: lerobot-nb metrics {Path(path).parent}")
     return cast(MetricsFile, data)
 
@@ -86,18 +106,26 @@ class _Warnings(list[str]):
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:                    # an integer too large for a float
+    except OverflowError:  # an integer too large for a float
         return False
 
 
 def _shown(value: Any) -> str:
-    text = "null" if value is None else repr(value) if not isinstance(value, (dict, list)) else f"a {type(value).__name__}"
+    text = (
+        "null"
+        if value is None
+        else repr(value)
+        if not isinstance(value, (dict, list))
+        else f"a {type(value).__name__}"
+    )
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _count(value: Any) -> int | None:
     """A whole number from zero up, or None."""
-    is_number = not isinstance(value, bool) and isinstance(value, (int, float)) and _is_finite(value)
+    is_number = (
+        not isinstance(value, bool) and isinstance(value, (int, float)) and _is_finite(value)
+    )
     return int(value) if is_number and value >= 0 and int(value) == value else None
 
 # %% ../../nbs/results/metrics.ipynb #43dc0929
@@ -106,7 +134,9 @@ class EvalInfoError(LerobotNbError, ValueError):
 
 
 def find_eval_info(artifacts_dir: str | os.PathLike[str]) -> tuple[Path, list[Path]]:
-    """The file to read, and other candidates at the same depth that were passed over. EvalInfoError if there is none."""
+    """The file to read, and other candidates at the same depth that were passed over. EvalInfoError
+    if there is none.
+    """
     top = Path(artifacts_dir)
     if not top.is_dir():
         raise EvalInfoError(f"there is no folder {top}; give the run's output folder")
@@ -114,16 +144,22 @@ def find_eval_info(artifacts_dir: str | os.PathLike[str]) -> tuple[Path, list[Pa
     for folder, subfolders, files in os.walk(top):
         subfolders.sort()
         path = Path(folder) / EVAL_INFO_NAME
-        if path.name in files and path.is_file():           # not a link into nowhere
+        if path.name in files and path.is_file():  # not a link into nowhere
             by_depth.setdefault(len(path.relative_to(top).parts), []).append(path)
     if not by_depth:
-        raise EvalInfoError(f"no eval_info.json in {top} or below; did the evaluation finish, and were its files copied there?")
-    candidates = sorted(by_depth[min(by_depth)], key=lambda path: (path.stat().st_mtime_ns, str(path)))
+        raise EvalInfoError(
+            f"no eval_info.json in {top} or below; did the evaluation finish, and were its files copied there?"
+        )
+    candidates = sorted(
+        by_depth[min(by_depth)], key=lambda path: (path.stat().st_mtime_ns, str(path))
+    )
     return candidates[-1], candidates[:-1]
 
 
 def read_eval_info(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The parsed file, NaN and Infinity tolerated. EvalInfoError if it can't be read, is no JSON, or holds no section that is known."""
+    """The parsed file, NaN and Infinity tolerated. EvalInfoError if it can't be read, is no JSON,
+    or holds no section that is known.
+    """
     try:
         data = json.loads(Path(path).read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -134,7 +170,9 @@ def read_eval_info(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise EvalInfoError(f"{path} holds a {type(data).__name__}, not an object")
     if not any(isinstance(data.get(section), dict) for section in ("overall", "aggregated")):
         known = ", ".join(map(str, list(data)[:10])) or "nothing"
-        raise EvalInfoError(f"{path} has neither a section 'overall' nor 'aggregated'; it has {known[:200]}")
+        raise EvalInfoError(
+            f"{path} has neither a section 'overall' nor 'aggregated'; it has {known[:200]}"
+        )
     try:
         return upgrade_eval_info(data, str(path))
     except ValueError as error:
@@ -151,33 +189,70 @@ def extract_metrics(eval_info: Mapping[str, Any]) -> tuple[Metrics, list[str]]:
     if "n_episodes" not in section and isinstance(eval_info.get("per_episode"), list):
         section["n_episodes"] = len(eval_info["per_episode"])
     warnings = _Warnings()
-    if section.get("pc_success") is None and _count(section.get("n_judged")) == 0 and "pc_success" in section:
-        numbers = {"pc_success": None} | {name: warnings.number(section, name, section_name) for name in METRIC_NAMES[1:]}       # nothing was judged, and nothing is wrong
+    if (
+        section.get("pc_success") is None
+        and _count(section.get("n_judged")) == 0
+        and "pc_success" in section
+    ):
+        # nothing was judged, and nothing is wrong
+        numbers = {"pc_success": None} | {
+            name: warnings.number(section, name, section_name) for name in METRIC_NAMES[1:]
+        }
     else:
         numbers = {name: warnings.number(section, name, section_name) for name in METRIC_NAMES}
     percent = numbers["pc_success"]
     if percent is not None and not 0 <= percent <= 100:
         warnings.append(f"{section_name}.pc_success is no percentage: {percent}")
-    counts = {name: _count(section.get(name)) for name in ("n_success", "n_judged", "n_evaluated", "n_errors")}
+    counts = {
+        name: _count(section.get(name))
+        for name in ("n_success", "n_judged", "n_evaluated", "n_errors")
+    }
     for name, count in counts.items():
         if count is None and section.get(name) is not None:
             warnings.append(f"{section_name}.{name} is no count: {_shown(section[name])}")
-    n_judged = next((count for count in (counts["n_judged"], counts["n_evaluated"], _count(numbers["n_episodes"])) if count is not None), None)
+    n_judged = next(
+        (
+            count
+            for count in (counts["n_judged"], counts["n_evaluated"], _count(numbers["n_episodes"]))
+            if count is not None
+        ),
+        None,
+    )
     n_success = counts["n_success"]
-    if n_success is None and percent is not None and n_judged and n_judged <= 1e12 and 0 <= percent <= 100:
+    if (
+        n_success is None
+        and percent is not None
+        and n_judged
+        and n_judged <= 1e12
+        and 0 <= percent <= 100
+    ):
         n_success = round(percent / 100 * n_judged)
-    fits = percent is not None and n_success is not None and n_judged and n_success <= n_judged <= 1e12 and abs(100 * n_success / n_judged - percent) <= 0.01
+    fits = (
+        percent is not None
+        and n_success is not None
+        and n_judged
+        and n_success <= n_judged <= 1e12
+        and abs(100 * n_success / n_judged - percent) <= 0.01
+    )
     if counts["n_success"] is not None and percent is not None:
         if not fits:
-            warnings.append(f"{section_name}: n_success={counts['n_success']} of {n_judged} episodes is not pc_success={percent}; the counts are left out")
+            warnings.append(
+                f"{section_name}: n_success={counts['n_success']} of {n_judged} episodes is not pc_success={percent}; the counts are left out"
+            )
             counts["n_success"] = counts["n_judged"] = None
         else:
             counts["n_judged"] = n_judged
-    interval = [100 * end for end in wilson_interval(n_success, n_judged)] if fits and n_success is not None and n_judged is not None else None
+    interval = (
+        [100 * end for end in wilson_interval(n_success, n_judged)]
+        if fits and n_success is not None and n_judged is not None
+        else None
+    )
     return cast(Metrics, {**numbers, "pc_success_ci": interval, **counts}), list(warnings)
 
 # %% ../../nbs/results/metrics.ipynb #38d88427
-def find_descriptions(artifacts_dir: str | os.PathLike[str], eval_info_path: Path | None, eval_info: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+def find_descriptions(
+    artifacts_dir: str | os.PathLike[str], eval_info_path: Path | None, eval_info: Mapping[str, Any]
+) -> tuple[dict[str, str], list[str]]:
     """`{"<suite>_<task id>": sentence}` and a list of warnings; empty if nothing is known."""
     folders = [Path(artifacts_dir)] + ([eval_info_path.parent] if eval_info_path else [])
     for path in dict.fromkeys(folder / DESCRIPTIONS_NAME for folder in folders):
@@ -190,13 +265,17 @@ def find_descriptions(artifacts_dir: str | os.PathLike[str], eval_info_path: Pat
         if not isinstance(data, dict):
             return {}, [f"{path} holds a {type(data).__name__}, not an object of sentences"]
         wrong = [name for name, text in data.items() if not isinstance(text, str)]
-        return ({name: text for name, text in data.items() if isinstance(text, str)},
-                [f"{path}: no text for {', '.join(wrong)[:200]}"] if wrong else [])
+        return (
+            {name: text for name, text in data.items() if isinstance(text, str)},
+            [f"{path}: no text for {', '.join(wrong)[:200]}"] if wrong else [],
+        )
     per_task = eval_info.get("per_task")
     descriptions = {}
     for task in per_task if isinstance(per_task, list) else []:
         if isinstance(task, dict) and isinstance(task.get("task_description"), str):
-            descriptions[f"{_shown_name(task.get('task_group'))}_{_shown_name(task.get('task_id'))}"] = task["task_description"]
+            descriptions[
+                f"{_shown_name(task.get('task_group'))}_{_shown_name(task.get('task_id'))}"
+            ] = task["task_description"]
     return descriptions, []
 
 
@@ -206,13 +285,15 @@ def _shown_name(value: Any) -> str:
 # %% ../../nbs/results/metrics.ipynb #4c1d63c0
 class RunNames(TypedDict):
     """What was evaluated; None where it is not known."""
+
     env: str | None
     task: str | None
     policy: str | None
 
 
 def run_names(folder: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """`{"env": …, "task": …, "policy": …}` from the run.json in a folder, each with the names that it goes by, the preferred one first; and a list of warnings.
+    """`{"env": …, "task": …, "policy": …}` from the run.json in a folder, each with the names that
+    it goes by, the preferred one first; and a list of warnings.
 
     Names that run.json does not tell are absent; without a run.json there are none.
     """
@@ -231,20 +312,36 @@ def run_names(folder: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, ...]
         return value if isinstance(value, dict) else {}
 
     planned = part("plan").get("tasks")
-    suites = [task[0] for task in planned if isinstance(task, list) and task and isinstance(task[0], str)] if isinstance(planned, list) else []
+    suites = (
+        [
+            task[0]
+            for task in planned
+            if isinstance(task, list) and task and isinstance(task[0], str)
+        ]
+        if isinstance(planned, list)
+        else []
+    )
     found = {
-        "env": (manifest.get("benchmark"),), "task": (part("env_config").get("task"), ",".join(dict.fromkeys(suites)) or None),
+        "env": (manifest.get("benchmark"),),
+        "task": (part("env_config").get("task"), ",".join(dict.fromkeys(suites)) or None),
         "policy": (part("policy_request").get("policy"), part("policy").get("name")),
     }
-    names = {key: tuple(name for name in some if isinstance(name, str) and name) for key, some in found.items()}
+    names = {
+        key: tuple(name for name in some if isinstance(name, str) and name)
+        for key, some in found.items()
+    }
     return {key: some for key, some in names.items() if some}, []
 
 
 def _differing(given: RunNames, known: Mapping[str, tuple[str, ...]]) -> str | None:
     """What is wrong with the names that were given; None if they are those of the run."""
     for key, option in _OPTIONS.items():
-        value, names = given[key], known.get(key)      # type: ignore[literal-required]
-        if value is not None and names is not None and value.replace(" ", "") not in [name.replace(" ", "") for name in names]:
+        value, names = given[key], known.get(key)  # type: ignore[literal-required]
+        if (
+            value is not None
+            and names is not None
+            and value.replace(" ", "") not in [name.replace(" ", "") for name in names]
+        ):
             return f"{option}={value!r} is not that of the run, whose run.json says {names[0]!r}; leave {option} out"
     return None
 
@@ -253,10 +350,16 @@ _OPTIONS = {"env": "--benchmark", "task": "--task", "policy": "--policy"}
 
 # %% ../../nbs/results/metrics.ipynb #e437ec0a
 def collect_metrics(
-    artifacts_dir: str | os.PathLike[str],   # the run folder, or a folder above it
-    env: str | None = None, task: str | None = None, policy: str | None = None,   # what was evaluated; None: as run.json says
-) -> tuple[MetricsFile, list[str], str | None]:   # metrics, warnings, and the reason if there is no usable eval_info.json
-    """All of metrics.json, without writing it. Never raises for what the files hold; ValueError where env, task or policy are not those of the run."""
+    artifacts_dir: str | os.PathLike[str],  # the run folder, or a folder above it
+    # what was evaluated; None: as run.json says
+    env: str | None = None,
+    task: str | None = None,
+    policy: str | None = None,
+    # metrics, warnings, and the reason if there is no usable eval_info.json
+) -> tuple[MetricsFile, list[str], str | None]:
+    """All of metrics.json, without writing it. Never raises for what the files hold; ValueError
+    where env, task or policy are not those of the run.
+    """
     path: Path | None = None
     eval_info: dict[str, Any] = {}
     warnings: list[str] = []
@@ -265,7 +368,9 @@ def collect_metrics(
     try:
         path, others = find_eval_info(artifacts_dir)
         if others:
-            warnings.append(f"several eval_info.json at this depth, took the one changed last, {path}; the others: {', '.join(map(str, others))}")
+            warnings.append(
+                f"several eval_info.json at this depth, took the one changed last, {path}; the others: {', '.join(map(str, others))}"
+            )
         eval_info = read_eval_info(path)
         numbers, value_warnings = extract_metrics(eval_info)
         warnings += value_warnings
@@ -276,24 +381,60 @@ def collect_metrics(
     wrong = _differing(given, known)
     if wrong is not None:
         raise ValueError(wrong)
-    names = cast(RunNames, {key: value if value is not None else next(iter(known.get(key, ())), None) for key, value in given.items()})
+    names = cast(
+        RunNames,
+        {
+            key: value if value is not None else next(iter(known.get(key, ())), None)
+            for key, value in given.items()
+        },
+    )
     descriptions, description_warnings = find_descriptions(artifacts_dir, path, eval_info)
-    metrics: MetricsFile = {"version": METRICS_VERSION, **names, **numbers, "task_descriptions": descriptions}
+    metrics: MetricsFile = {
+        "version": METRICS_VERSION,
+        **names,
+        **numbers,
+        "task_descriptions": descriptions,
+    }
     return metrics, warnings + name_warnings + description_warnings, problem
 
 
 def build_parser(prog: str = "python -m lerobot_nb.results.metrics") -> argparse.ArgumentParser:
     """The command line. prog: how it was started, for the line that shows the usage."""
     parser = ArgumentParser(
-        prog=prog, description="Sum up an evaluation's eval_info.json as metrics.json.", usage=f"{prog} RUN_FOLDER [option …]",
-        epilog="Exit codes: 0 written; 2 no usable eval_info.json (nulls are written; 0 with --allow-missing) or wrong arguments; 1 can't write.")
-    parser.add_argument("run_folder", nargs="?", metavar="RUN_FOLDER", help="folder with eval_info.json in it, or somewhere below")
-    parser.add_argument("--artifacts-dir", "--artifacts_dir", metavar="D", help="the same as RUN_FOLDER")
-    parser.add_argument("--benchmark", "--env", dest="env", metavar="NAME", help="name of the benchmark, such as metaworld; default: from run.json")
-    parser.add_argument("--task", help="the tasks that were evaluated, such as mt10; default: from run.json")
+        prog=prog,
+        description="Sum up an evaluation's eval_info.json as metrics.json.",
+        usage=f"{prog} RUN_FOLDER [option …]",
+        epilog="Exit codes: 0 written; 2 no usable eval_info.json (nulls are written; 0 with --allow-missing) or wrong arguments; 1 can't write.",
+    )
+    parser.add_argument(
+        "run_folder",
+        nargs="?",
+        metavar="RUN_FOLDER",
+        help="folder with eval_info.json in it, or somewhere below",
+    )
+    parser.add_argument(
+        "--artifacts-dir", "--artifacts_dir", metavar="D", help="the same as RUN_FOLDER"
+    )
+    parser.add_argument(
+        "--benchmark",
+        "--env",
+        dest="env",
+        metavar="NAME",
+        help="name of the benchmark, such as metaworld; default: from run.json",
+    )
+    parser.add_argument(
+        "--task", help="the tasks that were evaluated, such as mt10; default: from run.json"
+    )
     parser.add_argument("--policy", help="the policy's name or path; default: from run.json")
-    parser.add_argument("--output", metavar="F", help="file to write; default: metrics.json in the given folder")
-    parser.add_argument("--allow-missing", "--allow_missing", action="store_true", help="exit with 0 also if there is no usable eval_info.json, or nobody says what was evaluated")
+    parser.add_argument(
+        "--output", metavar="F", help="file to write; default: metrics.json in the given folder"
+    )
+    parser.add_argument(
+        "--allow-missing",
+        "--allow_missing",
+        action="store_true",
+        help="exit with 0 also if there is no usable eval_info.json, or nobody says what was evaluated",
+    )
     return parser
 
 
@@ -305,22 +446,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give the run's folder: once, as RUN_FOLDER or as --artifacts-dir")
     folder = arguments.run_folder if arguments.run_folder is not None else arguments.artifacts_dir
     try:
-        metrics, warnings, problem = collect_metrics(folder, arguments.env, arguments.task, arguments.policy)
+        metrics, warnings, problem = collect_metrics(
+            folder, arguments.env, arguments.task, arguments.policy
+        )
     except ValueError as error:
         parser.error(terminal_text(error))
-    unknown = [option for key, option in _OPTIONS.items() if metrics[key] is None]       # type: ignore[literal-required]
+    unknown = [option for key, option in _OPTIONS.items() if metrics[key] is None]  # type: ignore[literal-required]
     if unknown and not arguments.allow_missing:
-        parser.error(terminal_text(f"no run.json there says what was evaluated; give {', '.join(unknown)} ({folder} was looked into)"))
+        parser.error(
+            terminal_text(
+                f"no run.json there says what was evaluated; give {', '.join(unknown)} ({folder} was looked into)"
+            )
+        )
     for warning in warnings:
         print(f"warning: {_printable(warning)}", file=sys.stderr)
     output = Path(arguments.output) if arguments.output else Path(folder) / METRICS_NAME
     try:
         write_json_atomic(output, metrics)
     except OSError as error:
-        print(f"error: can't write {_printable(str(output))}: {error.strerror or error}; give another file with --output", file=sys.stderr)
+        print(
+            f"error: can't write {_printable(str(output))}: {error.strerror or error}; give another file with --output",
+            file=sys.stderr,
+        )
         return 1
     if problem:
-        print(f"{'warning' if arguments.allow_missing else 'error'}: {_printable(problem)}\nwrote {_printable(str(output))} with nulls", file=sys.stderr)
+        print(
+            f"{'warning' if arguments.allow_missing else 'error'}: {_printable(problem)}\nwrote {_printable(str(output))} with nulls",
+            file=sys.stderr,
+        )
         return 0 if arguments.allow_missing else 2
     print(f"wrote {_printable(str(output))}")
     return 0

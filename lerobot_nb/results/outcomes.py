@@ -16,7 +16,9 @@ from .rates import SuccessRate
 
 # %% ../../nbs/results/outcomes.ipynb #338ede7d
 class _Word(str, Enum):
-    """A word from a fixed list. It is a string, equal to its value, and printed as its value on every Python."""
+    """A word from a fixed list. It is a string, equal to its value, and printed as its value on
+    every Python.
+    """
 
     def __str__(self) -> str:
         return str(self.value)
@@ -34,7 +36,10 @@ class _Word(str, Enum):
 
 
 class EndReason(_Word):
-    """Why an episode ended. TERMINATED: the environment ended it and did not call it a success. ERROR: it could not be evaluated."""
+    """Why an episode ended. TERMINATED: the environment ended it and did not call it a success.
+    ERROR: it could not be evaluated.
+    """
+
     SUCCESS = "success"
     TIME_LIMIT = "time_limit"
     TERMINATED = "terminated"
@@ -42,7 +47,10 @@ class EndReason(_Word):
 
 
 class Outcome(_Word):
-    """What an episode counts as. NOT_JUDGED: it was evaluated, and its task has no notion of success."""
+    """What an episode counts as. NOT_JUDGED: it was evaluated, and its task has no notion of
+    success.
+    """
+
     SUCCESS = "success"
     FAILURE = "failure"
     NOT_JUDGED = "not_judged"
@@ -50,7 +58,10 @@ class Outcome(_Word):
 
 
 class RunStatus(_Word):
-    """How a run, or a session of it, stands. STOPPED: too many errors. INTERRUPTED: by a user or an exception. KILLED: it left without a word, and was found so when it was resumed."""
+    """How a run, or a session of it, stands. STOPPED: too many errors. INTERRUPTED: by a user or an
+    exception. KILLED: it left without a word, and was found so when it was resumed.
+    """
+
     RUNNING = "running"
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -59,11 +70,13 @@ class RunStatus(_Word):
 
 # %% ../../nbs/results/outcomes.ipynb #aa43ee81
 def outcome_of(
-    end_reason: EndReason | str,       # why the episode ended
-    success: bool | None,              # what it reported; None: nothing
-    judges: bool,                      # whether its task has a notion of success, see `has_success`
+    end_reason: EndReason | str,  # why the episode ended
+    success: bool | None,  # what it reported; None: nothing
+    judges: bool,  # whether its task has a notion of success, see `has_success`
 ) -> Outcome:
-    """What an episode counts as. An evaluated episode of a task that has a notion of success is a success or a failure, also if it reported nothing."""
+    """What an episode counts as. An evaluated episode of a task that has a notion of success is a
+    success or a failure, also if it reported nothing.
+    """
     if end_reason == EndReason.ERROR:
         return Outcome.ERROR
     if success is None and not judges:
@@ -72,11 +85,17 @@ def outcome_of(
 
 
 def has_success(
-    reports: Iterable[tuple[EndReason, bool | None]],      # of the episodes of one task: why each ended, and what it reported
-    reports_success: bool = False,                         # the benchmark's configuration says that its tasks have a notion of success
+    # of the episodes of one task: why each ended, and what it reported
+    reports: Iterable[tuple[EndReason, bool | None]],
+    # the benchmark's configuration says that its tasks have a notion of success
+    reports_success: bool = False,
 ) -> bool:
-    """Whether a task has a notion of success: the configuration says so, or any evaluated episode reported one."""
-    return reports_success or any(end_reason != EndReason.ERROR and success is not None for end_reason, success in reports)
+    """Whether a task has a notion of success: the configuration says so, or any evaluated episode
+    reported one.
+    """
+    return reports_success or any(
+        end_reason != EndReason.ERROR and success is not None for end_reason, success in reports
+    )
 
 # %% ../../nbs/results/outcomes.ipynb #6b8bda5a
 @dataclass(frozen=True)
@@ -86,8 +105,10 @@ class OutcomeCounts:
     Parameters
     ----------
     n_unreported
-        Those of `n_failure` that reported nothing, and are failures because their task has a notion of success.
+        Those of `n_failure` that reported nothing, and are failures because their task has a notion
+        of success.
     """
+
     n_success: int = 0
     n_failure: int = 0
     n_not_judged: int = 0
@@ -116,13 +137,17 @@ class OutcomeCounts:
 
     def __add__(self, other: "OutcomeCounts") -> "OutcomeCounts":
         return OutcomeCounts(
-            self.n_success + other.n_success, self.n_failure + other.n_failure, self.n_not_judged + other.n_not_judged,
-            self.n_errors + other.n_errors, self.n_unreported + other.n_unreported,
+            self.n_success + other.n_success,
+            self.n_failure + other.n_failure,
+            self.n_not_judged + other.n_not_judged,
+            self.n_errors + other.n_errors,
+            self.n_unreported + other.n_unreported,
         )
 
 # %% ../../nbs/results/outcomes.ipynb #f411ba68
 class CountedEpisode(Protocol):
     """What has to be known of an episode to count it; an `EpisodeRecord` has it."""
+
     suite: str
     task_id: int
     n_steps: int
@@ -136,8 +161,8 @@ class EpisodeTally:
     Parameters
     ----------
     reports_success
-        The benchmark's configuration says that its tasks have a notion of success. False: what the episodes of a task
-        report decides.
+        The benchmark's configuration says that its tasks have a notion of success. False: what the
+        episodes of a task report decides.
     """
 
     def __init__(self, reports_success: bool = False, episodes: Iterable[CountedEpisode] = ()):
@@ -148,7 +173,9 @@ class EpisodeTally:
 
     def add(self, episode: CountedEpisode) -> None:
         """An episode that ended; each episode is to be added once."""
-        self._reports.setdefault((episode.suite, episode.task_id), Counter())[EndReason(episode.end_reason), episode.success] += 1
+        self._reports.setdefault((episode.suite, episode.task_id), Counter())[
+            EndReason(episode.end_reason), episode.success
+        ] += 1
 
     def copy(self) -> "EpisodeTally":
         """A tally that goes on from the counts of this one."""
@@ -165,11 +192,19 @@ class EpisodeTally:
         judges = self.has_success(suite, task_id)
         found: Counter[Outcome] = Counter()
         n_unreported = 0
-        for (end_reason, success), n in self._reports.get((suite, task_id), Counter[tuple[EndReason, bool | None]]()).items():
+        for (end_reason, success), n in self._reports.get(
+            (suite, task_id), Counter[tuple[EndReason, bool | None]]()
+        ).items():
             outcome = outcome_of(end_reason, success, judges)
             found[outcome] += n
             n_unreported += n if outcome is Outcome.FAILURE and success is None else 0
-        return OutcomeCounts(found[Outcome.SUCCESS], found[Outcome.FAILURE], found[Outcome.NOT_JUDGED], found[Outcome.ERROR], n_unreported)
+        return OutcomeCounts(
+            found[Outcome.SUCCESS],
+            found[Outcome.FAILURE],
+            found[Outcome.NOT_JUDGED],
+            found[Outcome.ERROR],
+            n_unreported,
+        )
 
     @property
     def counts(self) -> OutcomeCounts:

@@ -24,13 +24,16 @@ class SuccessRate:
     n_errors
         Episodes that could not be evaluated.
     """
+
     n_success: int
     n_judged: int
     n_errors: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_success <= self.n_judged:
-            raise ValueError(f"n_success must lie between 0 and n_judged={self.n_judged}, got {self.n_success}")
+            raise ValueError(
+                f"n_success must lie between 0 and n_judged={self.n_judged}, got {self.n_success}"
+            )
         if self.n_errors < 0:
             raise ValueError(f"n_errors can't be negative, got {self.n_errors}")
 
@@ -54,7 +57,11 @@ class SuccessRate:
         return None if interval is None else [100 * interval[0], 100 * interval[1]]
 
     def __add__(self, other: "SuccessRate") -> "SuccessRate":
-        return SuccessRate(self.n_success + other.n_success, self.n_judged + other.n_judged, self.n_errors + other.n_errors)
+        return SuccessRate(
+            self.n_success + other.n_success,
+            self.n_judged + other.n_judged,
+            self.n_errors + other.n_errors,
+        )
 
     def __str__(self) -> str:
         errors = f", {self.n_errors} error{'s' * (self.n_errors != 1)}" if self.n_errors else ""
@@ -66,14 +73,15 @@ class SuccessRate:
 
 
 def wilson_interval(
-    n_success: int,                # successes
-    n_judged: int,              # successes and failures
-    confidence: float = 0.95,      # share of repetitions in which the interval holds the true rate
-) -> tuple[float, float]:          # lower and upper end, between 0 and 1
-    """Wilson's score interval for a rate (E. B. Wilson, JASA 22, 1927); (0, 1) where no episode was judged.
+    n_success: int,  # successes
+    n_judged: int,  # successes and failures
+    confidence: float = 0.95,  # share of repetitions in which the interval holds the true rate
+) -> tuple[float, float]:  # lower and upper end, between 0 and 1
+    """Wilson's score interval for a rate (E. B. Wilson, JASA 22, 1927); (0, 1) where no episode was
+    judged.
 
-    The two ends are the rates p at which the observed share k/n is just as far from p as the normal approximation allows:
-    (k/n - p)² = z² p (1 - p) / n.
+    The two ends are the rates p at which the observed share k/n is just as far from p as the normal
+    approximation allows: (k/n - p)² = z² p (1 - p) / n.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, such as 0.95; got {confidence}")
@@ -85,6 +93,7 @@ def wilson_interval(
     share, spread = n_success / n_judged, z * z / n_judged
     middle = (share + spread / 2) / (1 + spread)
     half = math.sqrt(spread * (share * (1 - share) + spread / 4)) / (1 + spread)
-    low = 0.0 if n_success == 0 else max(0.0, middle - half)              # exact at the ends, where rounding would leave 1e-17
+    # exact at the ends, where rounding would leave 1e-17
+    low = 0.0 if n_success == 0 else max(0.0, middle - half)
     high = 1.0 if n_success == n_judged else min(1.0, middle + half)
     return low, high

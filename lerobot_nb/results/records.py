@@ -22,10 +22,15 @@ from .outcomes import EndReason, EpisodeTally, Outcome, outcome_of
 
 # %% ../../nbs/results/records.ipynb #4fcd0c90
 def strict_json(
-    value: Any,            # numbers, strings, lists, dictionaries, dataclasses, enums, paths; NumPy and torch scalars and arrays too
+    # numbers, strings, lists, dictionaries, dataclasses, enums, paths; NumPy and torch scalars and
+    # arrays too
+    value: Any,
     where: str = "value",  # how to call it in an error message
-) -> Any:                  # the same, of None, bool, int, float, str, list and dict alone; NaN and the infinities are None
-    """Turn a value into what strict JSON can hold. TypeError for what has no JSON form, naming where it was found."""
+    # the same, of None, bool, int, float, str, list and dict alone; NaN and the infinities are None
+) -> Any:
+    """Turn a value into what strict JSON can hold. TypeError for what has no JSON form, naming
+    where it was found.
+    """
     if value is None or isinstance(value, (bool, str)):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, Enum):
@@ -35,41 +40,56 @@ def strict_json(
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {_json_key(key, where): strict_json(item, f"{where}.{key}") for key, item in value.items()}
+        return {
+            _json_key(key, where): strict_json(item, f"{where}.{key}")
+            for key, item in value.items()
+        }
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: strict_json(getattr(value, field.name), f"{where}.{field.name}") for field in fields(value)}
+        return {
+            field.name: strict_json(getattr(value, field.name), f"{where}.{field.name}")
+            for field in fields(value)
+        }
     if isinstance(value, (list, tuple)):
         return [strict_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, (set, frozenset)):
         return sorted((strict_json(item, where) for item in value), key=repr)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if hasattr(value, "tolist"):                           # NumPy and torch: scalars become numbers, arrays become lists
+    if hasattr(value, "tolist"):  # NumPy and torch: scalars become numbers, arrays become lists
         return strict_json(value.tolist(), where)
-    raise TypeError(f"{where} is a {type(value).__name__}, which JSON can't hold: {value!r:.100}. "
-                    "Give numbers, strings, lists, dictionaries or dataclasses of them.")
+    raise TypeError(
+        f"{where} is a {type(value).__name__}, which JSON can't hold: {value!r:.100}. "
+        "Give numbers, strings, lists, dictionaries or dataclasses of them."
+    )
 
 
 def _json_key(key: Any, where: str) -> str:
     if isinstance(key, Enum):
         key = key.value
     if isinstance(key, bool) or not isinstance(key, (str, int)):
-        raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}; keys must be strings or integers")
+        raise TypeError(
+            f"{where} has the key {key!r} of type {type(key).__name__}; keys must be strings or integers"
+        )
     return str(key)
 
 
 def dumps_strict(value: Any, indent: int | None = None) -> str:
-    """Strict JSON text, plain ASCII: safe to cut at any byte, to print on any terminal, to parse anywhere."""
+    """Strict JSON text, plain ASCII: safe to cut at any byte, to print on any terminal, to parse
+    anywhere.
+    """
     return json.dumps(strict_json(value), allow_nan=False, indent=indent)
 
 # %% ../../nbs/results/records.ipynb #5c316243
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
-    """Replace the file `path` by `text` in one step. On any failure the old file is still there, unchanged."""
+    """Replace the file `path` by `text` in one step. On any failure the old file is still there,
+    unchanged.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(unfinished, "x", encoding="utf-8", newline="\n") as file:         # a new file: no link is followed
+        # a new file: no link is followed
+        with open(unfinished, "x", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -99,14 +119,16 @@ class EpisodeRecord:
     task, task_description
         The task's name, and the sentence that the policy was told.
     seed, init_state_id
-        What the episode was reset with; `init_state_id` is None where the environment has no init states.
+        What the episode was reset with; `init_state_id` is None where the environment has no init
+        states.
     success
-        True or False as the environment reported it; None where it reported neither. What the episode counts as is
-        decided by `judged_records`.
+        True or False as the environment reported it; None where it reported neither. What the
+        episode counts as is decided by `judged_records`.
     success_step
         The step (1 is the first) at which success was first reported; None if it never was.
     n_success_steps
-        The number of steps that reported success; None where none reported anything, and in records of older versions.
+        The number of steps that reported success; None where none reported anything, and in records
+        of older versions.
     success_at_end
         What the last step reported, False where it reported nothing and an earlier one did; None as in
         `n_success_steps`.
@@ -117,7 +139,8 @@ class EpisodeRecord:
     end_reason
         An `EndReason`; "terminated" is an end that the environment chose and did not call success.
     error
-        What went wrong, with the traceback, if `end_reason` is "error" (or the video failed); else None.
+        What went wrong, with the traceback, if `end_reason` is "error" (or the video failed); else
+        None.
     wall_s, policy_s, sim_s, render_s
         Seconds, of the whole episode and spent in each part of it.
     video_path
@@ -125,6 +148,7 @@ class EpisodeRecord:
     attempt
         1, or more if earlier attempts were lost to a crash.
     """
+
     suite: str
     task_id: int
     task: str
@@ -152,11 +176,15 @@ class EpisodeRecord:
         try:
             self.end_reason = EndReason(self.end_reason)
         except ValueError:
-            raise ValueError(f"end_reason must be one of {EndReason.words()}; got {self.end_reason!r}") from None
+            raise ValueError(
+                f"end_reason must be one of {EndReason.words()}; got {self.end_reason!r}"
+            ) from None
         if self.success is not None and type(self.success) is not bool:
             raise ValueError(f"success must be true, false or null; got {self.success!r}")
         if self.end_reason is EndReason.SUCCESS and self.success is not True:
-            raise ValueError(f"end_reason is 'success', so success must be true; got {self.success!r}")
+            raise ValueError(
+                f"end_reason is 'success', so success must be true; got {self.success!r}"
+            )
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -174,14 +202,20 @@ class EpisodeRecord:
 
     @classmethod
     def from_json(cls, data: str | Mapping[str, Any]) -> "EpisodeRecord":
-        """From `to_json`'s dictionary or its text. Unknown fields are left out: a newer version may have written them."""
+        """From `to_json`'s dictionary or its text. Unknown fields are left out: a newer version may
+        have written them.
+        """
         if isinstance(data, str):
             data = cast(Mapping[str, Any], parse_json(data, "it"))
         if not isinstance(data, Mapping):
-            raise ValueError(f"an episode record is a JSON object, got a {type(data).__name__}: {data!r:.100}")
+            raise ValueError(
+                f"an episode record is a JSON object, got a {type(data).__name__}: {data!r:.100}"
+            )
         missing = [name for name in _REQUIRED_FIELDS if name not in data]
         if missing:
-            raise ValueError(f"the episode record lacks {', '.join(missing)}; it has {', '.join(map(str, data)) or 'nothing'}")
+            raise ValueError(
+                f"the episode record lacks {', '.join(missing)}; it has {', '.join(map(str, data)) or 'nothing'}"
+            )
         for field in fields(cls):
             if field.name in data:
                 _check_kind(field.name, field.type, data[field.name])
@@ -190,30 +224,56 @@ class EpisodeRecord:
 
 _RECORD_FIELDS = tuple(field.name for field in fields(EpisodeRecord))
 _REQUIRED_FIELDS = tuple(field.name for field in fields(EpisodeRecord) if field.default is MISSING)
-_FROM_ZERO = ("task_id", "episode_index", "seed", "init_state_id", "n_steps", "success_step", "n_success_steps", "attempt")
-_WORDS = {str: "text", EndReason: f"one of {EndReason.words()}", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+_FROM_ZERO = (
+    "task_id",
+    "episode_index",
+    "seed",
+    "init_state_id",
+    "n_steps",
+    "success_step",
+    "n_success_steps",
+    "attempt",
+)
+_WORDS = {
+    str: "text",
+    EndReason: f"one of {EndReason.words()}",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
 
 
 def _check_kind(name: str, annotation: Any, value: Any) -> None:
     """ValueError where a value that was read from JSON is not what the record's field holds."""
     kinds = get_args(annotation) or (annotation,)
-    fits = any(type(value) in {float: (int, float), EndReason: (str, EndReason)}.get(kind, (kind,)) for kind in kinds)
+    fits = any(
+        type(value) in {float: (int, float), EndReason: (str, EndReason)}.get(kind, (kind,))
+        for kind in kinds
+    )
     if not fits or (name in _FROM_ZERO and value is not None and value < 0):
-        raise ValueError(f"{name} must be {' or '.join(_WORDS[kind] for kind in kinds)}{' from 0 on' if name in _FROM_ZERO else ''}; got {value!r:.100}")
+        raise ValueError(
+            f"{name} must be {' or '.join(_WORDS[kind] for kind in kinds)}{' from 0 on' if name in _FROM_ZERO else ''}; got {value!r:.100}"
+        )
 
 # %% ../../nbs/results/records.ipynb #4977ba75
 def append_record(path: str | os.PathLike[str], record: EpisodeRecord | Mapping[str, Any]) -> None:
-    """Add one line to a file of records, in one write. A torn last line, left by a crash, is removed first.
+    """Add one line to a file of records, in one write. A torn last line, left by a crash, is
+    removed first.
 
     OSError (disk full, read-only folder) leaves the file as it was.
     """
-    line = (dumps_strict(record.to_json() if isinstance(record, EpisodeRecord) else record) + "\n").encode()
+    line = (
+        dumps_strict(record.to_json() if isinstance(record, EpisodeRecord) else record) + "\n"
+    ).encode()
     with open(path, "a+b", buffering=0, opener=_open_no_link) as file:
         size = _mend_tail(file)
         try:
             n_written = file.write(line)
             if n_written != len(line):
-                raise OSError(f"only {n_written} of {len(line)} bytes of a record fitted into {path}; is the disk full?")
+                raise OSError(
+                    f"only {n_written} of {len(line)} bytes of a record fitted into {path}; is the disk full?"
+                )
         except OSError:
             file.truncate(size)
             raise
@@ -222,8 +282,9 @@ def append_record(path: str | os.PathLike[str], record: EpisodeRecord | Mapping[
 def read_records(path: str | os.PathLike[str]) -> Iterator[EpisodeRecord]:
     """The records of a file, one at a time, in the order in which they were written.
 
-    A torn last line is left out. A broken line before it is a ValueError that names its number.
-    An episode that was run again (resumed after an error) has several records: the last one counts, see `latest_records`.
+    A torn last line is left out. A broken line before it is a ValueError that names its number. An
+    episode that was run again (resumed after an error) has several records: the last one counts,
+    see `latest_records`.
     """
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
@@ -231,7 +292,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[EpisodeRecord]:
                 continue
             try:
                 record = EpisodeRecord.from_json(line.decode())
-            except (ValueError, TypeError) as error:       # json and unicode errors are ValueErrors
+            except (ValueError, TypeError) as error:  # json and unicode errors are ValueErrors
                 if not line.endswith(b"\n"):
                     return
                 raise ValueError(f"{path}, line {number} is no episode record: {error}") from error
@@ -239,7 +300,9 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[EpisodeRecord]:
 
 
 def latest_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
-    """One record an episode, the last one written, sorted by suite, task and episode. Holds all of them in memory."""
+    """One record an episode, the last one written, sorted by suite, task and episode. Holds all of
+    them in memory.
+    """
     latest = {record.key: record for record in records}
     return [latest[key] for key in sorted(latest)]
 
@@ -249,7 +312,9 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def _mend_tail(file: BinaryIO) -> int:
-    """Make the file end in a whole line; return its size. A last line that only lacks its newline is completed, any other is cut off."""
+    """Make the file end in a whole line; return its size. A last line that only lacks its newline
+    is completed, any other is cut off.
+    """
     size = file.seek(0, os.SEEK_END)
     if size == 0:
         return 0
@@ -262,7 +327,7 @@ def _mend_tail(file: BinaryIO) -> int:
         start -= n_bytes
         file.seek(start)
         tail = file.read(n_bytes) + tail
-    last_line = tail[tail.rfind(b"\n") + 1:]
+    last_line = tail[tail.rfind(b"\n") + 1 :]
     try:
         EpisodeRecord.from_json(last_line.decode())
     except (ValueError, TypeError):
@@ -274,25 +339,44 @@ def _mend_tail(file: BinaryIO) -> int:
 # %% ../../nbs/results/records.ipynb #f826e001
 def judged_records(
     records: Iterable[EpisodeRecord],
-    reports_success: bool = False,     # the benchmark's configuration says that its tasks have a notion of success
+    # the benchmark's configuration says that its tasks have a notion of success
+    reports_success: bool = False,
 ) -> list[EpisodeRecord]:
-    """The records with `success` as each episode counts: False where nothing was reported and the task has a notion of success, None for errors. See `outcomes`."""
+    """The records with `success` as each episode counts: False where nothing was reported and the
+    task has a notion of success, None for errors. See `outcomes`.
+    """
     records = list(records)
     tally = EpisodeTally(reports_success, records)
     as_counted = {Outcome.SUCCESS: True, Outcome.FAILURE: False}
-    return [replace(record, success=as_counted.get(outcome_of(record.end_reason, record.success, tally.has_success(record.suite, record.task_id)))) for record in records]
+    return [
+        replace(
+            record,
+            success=as_counted.get(
+                outcome_of(
+                    record.end_reason,
+                    record.success,
+                    tally.has_success(record.suite, record.task_id),
+                )
+            ),
+        )
+        for record in records
+    ]
 
 # %% ../../nbs/results/records.ipynb #c7a83a98
 def same_episode(
-    a: EpisodeRecord, b: EpisodeRecord,
-    ignore: Iterable[str] = (),    # more fields to leave out, such as "video_path"
-) -> list[str]:                    # names of the fields that differ; empty if it is the same episode
+    a: EpisodeRecord,
+    b: EpisodeRecord,
+    ignore: Iterable[str] = (),  # more fields to leave out, such as "video_path"
+) -> list[str]:  # names of the fields that differ; empty if it is the same episode
     """Compare two records field by field, exactly, leaving out `RECORD_TIME_FIELDS`."""
     left_out = {*RECORD_TIME_FIELDS, *ignore}
-    if any(record.success is not None and record.n_success_steps is None for record in (a, b)):       # a record of an older version doesn't hold them
+    # a record of an older version doesn't hold them
+    if any(record.success is not None and record.n_success_steps is None for record in (a, b)):
         left_out |= {"n_success_steps", "success_at_end"}
     unknown = sorted(left_out.difference(_RECORD_FIELDS))
     if unknown:
-        raise ValueError(f"a record has no field {', '.join(unknown)}; its fields are {', '.join(_RECORD_FIELDS)}")
+        raise ValueError(
+            f"a record has no field {', '.join(unknown)}; its fields are {', '.join(_RECORD_FIELDS)}"
+        )
     first, second = a.to_json(), b.to_json()
     return [name for name in _RECORD_FIELDS if name not in left_out and first[name] != second[name]]

@@ -35,7 +35,9 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 
 def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
-    interval, n_judged, n_evaluated = (summary.get(name) for name in ("pc_success_ci", "n_judged", "n_evaluated"))
+    interval, n_judged, n_evaluated = (
+        summary.get(name) for name in ("pc_success_ci", "n_judged", "n_evaluated")
+    )
     return [
         name,
         f"{summary['n_success']}/{n_judged}" if n_judged else f"{_UNKNOWN}/{n_evaluated or 0}",
@@ -48,10 +50,16 @@ def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
 
 
 def task_name(task: Mapping[str, Any], most: int = 44) -> str:
-    """`mt10/3 push-v3`: suite, number and name, for an entry of `per_task`; cut to `most` characters."""
+    """`mt10/3 push-v3`: suite, number and name, for an entry of `per_task`; cut to `most`
+    characters.
+    """
     place = f"{task['task_group']}/{task['task_id']}"
-    name = f"{place} {task['task']}" if task.get("task") and task["task"] != task["task_group"] else place
-    return name if len(name) <= most else name[:most - 1] + "…"
+    name = (
+        f"{place} {task['task']}"
+        if task.get("task") and task["task"] != task["task_group"]
+        else place
+    )
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def shows_suites(eval_info: Mapping[str, Any]) -> bool:
@@ -60,7 +68,9 @@ def shows_suites(eval_info: Mapping[str, Any]) -> bool:
 
 
 def table_rows(eval_info: Mapping[str, Any]) -> list[list[str]]:
-    """Rows of text in the order of `COLUMNS`: tasks, then suites if there are several, then everything."""
+    """Rows of text in the order of `COLUMNS`: tasks, then suites if there are several, then
+    everything.
+    """
     rows = [_row(task_name(task), task) for task in eval_info["per_task"]]
     suites, overall, _ = clustered_sums(eval_info)
     if shows_suites(eval_info):
@@ -68,29 +78,57 @@ def table_rows(eval_info: Mapping[str, Any]) -> list[list[str]]:
     return rows + [_row("all", overall)]
 
 
-def clustered_sums(eval_info: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any], str | None]:
+def clustered_sums(
+    eval_info: Mapping[str, Any],
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any], str | None]:
     """The sums of suites and of everything as tables show them, and a sentence for below the table.
 
-    Their `pc_success_ci` is the interval for tasks like these, in which tasks are clusters; in the file it is that of pooled episodes, which is too narrow
-    where tasks differ. A suite of one task keeps its own, Wilson's. No sentence where no two tasks have a verdict.
+    Their `pc_success_ci` is the interval for tasks like these, in which tasks are clusters; in the
+    file it is that of pooled episodes, which is too narrow where tasks differ. A suite of one task
+    keeps its own, Wilson's. No sentence where no two tasks have a verdict.
     """
     from lerobot_nb.results.statistics import overall_rate
 
-    def clustered(summary: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], str | None]:
-        counts = [(task["n_success"], task["n_judged"]) for task in tasks if task.get("n_judged") and task.get("n_success") is not None]
-        found = overall_rate([k for k, _ in counts], [n for _, n in counts]) if len(counts) > 1 else None
-        if found is None or found.like_these is None or found.n_evaluated != summary.get("n_judged"):      # sums that don't belong to these tasks are left alone
+    def clustered(
+        summary: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[str, Any], str | None]:
+        counts = [
+            (task["n_success"], task["n_judged"])
+            for task in tasks
+            if task.get("n_judged") and task.get("n_success") is not None
+        ]
+        found = (
+            overall_rate([k for k, _ in counts], [n for _, n in counts])
+            if len(counts) > 1
+            else None
+        )
+        # sums that don't belong to these tasks are left alone
+        if (
+            found is None
+            or found.like_these is None
+            or found.n_evaluated != summary.get("n_judged")
+        ):
             return dict(summary), None
-        return {**summary, "pc_success_ci": [100 * end for end in found.like_these]}, f"All: {found.note()}."
+        return {
+            **summary,
+            "pc_success_ci": [100 * end for end in found.like_these],
+        }, f"All: {found.note()}."
 
     tasks = eval_info["per_task"]
-    suites = {suite: clustered(summary, [task for task in tasks if task["task_group"] == suite])[0] for suite, summary in eval_info["per_group"].items()}
+    suites = {
+        suite: clustered(summary, [task for task in tasks if task["task_group"] == suite])[0]
+        for suite, summary in eval_info["per_group"].items()
+    }
     return suites, *clustered(eval_info["overall"], tasks)
 
 
 def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
-    """A sentence for below the table, where its rates leave out the episodes of tasks without a notion of success."""
-    n_judged, n_evaluated = (eval_info["overall"].get(name) or 0 for name in ("n_judged", "n_evaluated"))
+    """A sentence for below the table, where its rates leave out the episodes of tasks without a
+    notion of success.
+    """
+    n_judged, n_evaluated = (
+        eval_info["overall"].get(name) or 0 for name in ("n_judged", "n_evaluated")
+    )
     if not 0 < n_judged < n_evaluated:
         return None
     return f"{n_evaluated - n_judged} of {n_evaluated} evaluated episodes are not judged: their tasks report no success."
@@ -98,27 +136,52 @@ def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
 
 def _notes(eval_info: Mapping[str, Any]) -> list[str]:
     """Sentences for below the table."""
-    return [note for note in (clustered_sums(eval_info)[2], not_judged_note(eval_info)) if note is not None]
+    return [
+        note
+        for note in (clustered_sums(eval_info)[2], not_judged_note(eval_info))
+        if note is not None
+    ]
 
 
 def text_table(eval_info: Mapping[str, Any], markdown: bool = False) -> str:
     """The table for a terminal, or in Markdown."""
     rows, notes = table_rows(eval_info), _notes(eval_info)
-    rows = [[markdown_text(cell) if markdown else terminal_text(cell) for cell in row] for row in rows]
+    rows = [
+        [markdown_text(cell) if markdown else terminal_text(cell) for cell in row] for row in rows
+    ]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows)]
 
     def line(cells, fill=" "):
-        padded = [cell.ljust(width, fill) if i == 0 else cell.rjust(width, fill) for i, (cell, width) in enumerate(zip(cells, widths))]
+        padded = [
+            cell.ljust(width, fill) if i == 0 else cell.rjust(width, fill)
+            for i, (cell, width) in enumerate(zip(cells, widths))
+        ]
         return "| " + " | ".join(padded) + " |" if markdown else "  ".join(padded).rstrip()
 
     if markdown:
-        rule = "|" + "|".join([":" + "-" * (widths[0] + 1), *("-" * (width + 1) + ":" for width in widths[1:])]) + "|"
+        rule = (
+            "|"
+            + "|".join(
+                [":" + "-" * (widths[0] + 1), *("-" * (width + 1) + ":" for width in widths[1:])]
+            )
+            + "|"
+        )
         return "\n".join([line(COLUMNS), rule, *map(line, rows), *(f"\n{note}" for note in notes)])
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    return "\n".join([line(COLUMNS), rule, *map(line, rows[:len(eval_info["per_task"])]), rule, *map(line, rows[len(eval_info["per_task"]):]), *notes])
+    return "\n".join(
+        [
+            line(COLUMNS),
+            rule,
+            *map(line, rows[: len(eval_info["per_task"])]),
+            rule,
+            *map(line, rows[len(eval_info["per_task"]) :]),
+            *notes,
+        ]
+    )
 
 # %% ../../nbs/results/report.ipynb #c2c2ddb8
-_SUCCESS, _FAILURE, _NEUTRAL = "#0072B2", "#D55E00", "#999999"          # told apart by every kind of colour vision
+# told apart by every kind of colour vision
+_SUCCESS, _FAILURE, _NEUTRAL = "#0072B2", "#D55E00", "#999999"
 _TABLE = "border-collapse:collapse;font-size:90%;font-variant-numeric:tabular-nums"
 _CELL = "padding:.2em .6em;border-bottom:1px solid #ddd;text-align:"
 _HEAD = "padding:.2em .6em;border-bottom:2px solid #999;white-space:nowrap;text-align:"
@@ -128,9 +191,11 @@ def _interval_picture(summary: Mapping[str, Any]) -> str:
     interval, rate = summary.get("pc_success_ci"), summary.get("pc_success")
     if interval is None or rate is None:
         return ""
-    return (f'<svg width="104" height="14" viewBox="-2 0 104 14" role="img" aria-label="{rate:.0f} percent">'
-            f'<rect x="0" y="6" width="100" height="2" fill="#ccc"/><rect x="{interval[0]:.1f}" y="3" width="{interval[1] - interval[0]:.1f}" height="8" rx="2" '
-            f'fill="{_SUCCESS}" fill-opacity=".35"/><rect x="{rate - 1:.1f}" y="1" width="2" height="12" fill="{_SUCCESS}"/></svg>')
+    return (
+        f'<svg width="104" height="14" viewBox="-2 0 104 14" role="img" aria-label="{rate:.0f} percent">'
+        f'<rect x="0" y="6" width="100" height="2" fill="#ccc"/><rect x="{interval[0]:.1f}" y="3" width="{interval[1] - interval[0]:.1f}" height="8" rx="2" '
+        f'fill="{_SUCCESS}" fill-opacity=".35"/><rect x="{rate - 1:.1f}" y="1" width="2" height="12" fill="{_SUCCESS}"/></svg>'
+    )
 
 
 def html_table(eval_info: Mapping[str, Any]) -> str:
@@ -139,18 +204,38 @@ def html_table(eval_info: Mapping[str, Any]) -> str:
     suites, overall, _ = clustered_sums(eval_info)
     summaries = [*tasks, *(suites.values() if shows_suites(eval_info) else ()), overall]
     columns = [*COLUMNS[:4], "0 – 100 %", *COLUMNS[4:], "what the policy is told"]
-    lines = ["".join(f'<th style="{_HEAD}{"left" if i in (0, 8) else "right"}">{html_text(name)}</th>' for i, name in enumerate(columns))]
+    lines = [
+        "".join(
+            f'<th style="{_HEAD}{"left" if i in (0, 8) else "right"}">{html_text(name)}</th>'
+            for i, name in enumerate(columns)
+        )
+    ]
     for i, (row, summary) in enumerate(zip(rows, summaries)):
         weight = "font-weight:bold;" if i >= len(tasks) else ""
         told = summary.get("task_description") or ""
-        if told and (summary.get("task") or "").replace("_", " ") == told:           # LIBERO: the name is the sentence
+        # LIBERO: the name is the sentence
+        if told and (summary.get("task") or "").replace("_", " ") == told:
             row = [f"{summary['task_group']}/{summary['task_id']}", *row[1:]]
-        cells = [html_text(text) for text in row[:4]] + [_interval_picture(summary)] + [html_text(text) for text in row[4:]] + [html_text(told)]
+        cells = (
+            [html_text(text) for text in row[:4]]
+            + [_interval_picture(summary)]
+            + [html_text(text) for text in row[4:]]
+            + [html_text(told)]
+        )
         if row[-1] != "0":
             cells[7] = f'<span style="color:{_FAILURE};font-weight:bold">{cells[7]}</span>'
-        lines.append("".join(f'<td style="{weight}{_CELL}{"left" if j == 8 else "left;white-space:nowrap" if j == 0 else "right;white-space:nowrap"}">{text}</td>'
-                             for j, text in enumerate(cells)))
-    return f'<table style="{_TABLE}"><thead><tr>{lines[0]}</tr></thead><tbody>' + "".join(f"<tr>{line}</tr>" for line in lines[1:]) + "</tbody></table>" + "".join(f"<p>{html_text(note)}</p>" for note in _notes(eval_info))
+        lines.append(
+            "".join(
+                f'<td style="{weight}{_CELL}{"left" if j == 8 else "left;white-space:nowrap" if j == 0 else "right;white-space:nowrap"}">{text}</td>'
+                for j, text in enumerate(cells)
+            )
+        )
+    return (
+        f'<table style="{_TABLE}"><thead><tr>{lines[0]}</tr></thead><tbody>'
+        + "".join(f"<tr>{line}</tr>" for line in lines[1:])
+        + "</tbody></table>"
+        + "".join(f"<p>{html_text(note)}</p>" for note in _notes(eval_info))
+    )
 
 # %% ../../nbs/results/report.ipynb #a743d94f
 def success_plot(eval_info: Mapping[str, Any]):
@@ -161,11 +246,25 @@ def success_plot(eval_info: Mapping[str, Any]):
         interval, rate = summary.get("pc_success_ci"), summary.get("pc_success")
         colour = "black" if row == len(tasks) else _SUCCESS
         if rate is None or interval is None:
-            axis.text(50, row, "nothing evaluated" if not summary.get("n_evaluated") else "not judged: no success is reported", color=_NEUTRAL, ha="center", va="center", fontsize=8)
+            axis.text(
+                50,
+                row,
+                "nothing evaluated"
+                if not summary.get("n_evaluated")
+                else "not judged: no success is reported",
+                color=_NEUTRAL,
+                ha="center",
+                va="center",
+                fontsize=8,
+            )
             continue
-        axis.plot(interval, [row, row], color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        axis.plot(
+            interval, [row, row], color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt"
+        )
         axis.plot(rate, row, "o", color=colour, markersize=5)
-    axis.set_yticks(range(len(tasks) + 1), [*_plot_names(tasks), "all"], fontsize=8, parse_math=False)
+    axis.set_yticks(
+        range(len(tasks) + 1), [*_plot_names(tasks), "all"], fontsize=8, parse_math=False
+    )
     axis.set_xlim(-3, 103)
     axis.set_xlabel("success, percent (95 % interval)")
     _finish(figure, axis, len(tasks) + 1)
@@ -173,21 +272,46 @@ def success_plot(eval_info: Mapping[str, Any]):
 
 
 def reward_plot(eval_info: Mapping[str, Any]):
-    """Sum of rewards of every episode, by task, as a matplotlib figure. Successes and failures differ in colour and in shape."""
+    """Sum of rewards of every episode, by task, as a matplotlib figure. Successes and failures
+    differ in colour and in shape.
+    """
     tasks = eval_info["per_task"]
     figure, axis = _task_axis(len(tasks))
     labelled = set()
     for row, task in enumerate(tasks):
         metrics = task["metrics"]
-        known = [(reward, success) for reward, success in zip(metrics["sum_rewards"], metrics["successes"]) if reward is not None]
-        for verdict, label, colour, marker in ((True, "success", _SUCCESS, "o"), (False, "failure", _FAILURE, "x"), (None, "episode", _NEUTRAL, "o")):
+        known = [
+            (reward, success)
+            for reward, success in zip(metrics["sum_rewards"], metrics["successes"])
+            if reward is not None
+        ]
+        for verdict, label, colour, marker in (
+            (True, "success", _SUCCESS, "o"),
+            (False, "failure", _FAILURE, "x"),
+            (None, "episode", _NEUTRAL, "o"),
+        ):
             rewards = [reward for reward, success in known if success is verdict]
-            heights = [row + 0.28 * ((i * 0.618034) % 1 - 0.5) for i in range(len(rewards))]      # spread evenly, the same at every drawing
+            # spread evenly, the same at every drawing
+            heights = [row + 0.28 * ((i * 0.618034) % 1 - 0.5) for i in range(len(rewards))]
             if rewards:
-                axis.plot(rewards, heights, marker, color=colour, markersize=4, alpha=0.7, markeredgewidth=1, label=None if label in labelled else label)
+                axis.plot(
+                    rewards,
+                    heights,
+                    marker,
+                    color=colour,
+                    markersize=4,
+                    alpha=0.7,
+                    markeredgewidth=1,
+                    label=None if label in labelled else label,
+                )
                 labelled.add(label)
         if known:
-            axis.plot([sum(reward for reward, _ in known) / len(known)] * 2, [row - 0.35, row + 0.35], color="black", linewidth=1.5)
+            axis.plot(
+                [sum(reward for reward, _ in known) / len(known)] * 2,
+                [row - 0.35, row + 0.35],
+                color="black",
+                linewidth=1.5,
+            )
     axis.set_yticks(range(len(tasks)), _plot_names(tasks), fontsize=8, parse_math=False)
     axis.set_xlabel("sum of rewards of an episode; the line is the mean")
     if labelled:
@@ -202,15 +326,15 @@ def _plot_names(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _task_axis(n_rows: int):
-    import matplotlib.pyplot as plt                     # makes notebooks show figures
+    import matplotlib.pyplot as plt  # makes notebooks show figures
 
     figure, axis = plt.subplots(figsize=(8, 0.9 + max(0.24 * n_rows, 1.0)), layout="constrained")
-    plt.close(figure)                                   # shown as the value of its cell, not a second time at its end
+    plt.close(figure)  # shown as the value of its cell, not a second time at its end
     return figure, axis
 
 
 def _finish(figure, axis, n_rows: int) -> None:
-    axis.set_ylim(n_rows - 0.4, -0.6)                   # the first task on top
+    axis.set_ylim(n_rows - 0.4, -0.6)  # the first task on top
     axis.grid(axis="x", color="#ddd", linewidth=0.7)
     axis.set_axisbelow(True)
     for side in ("top", "right", "left"):
@@ -220,10 +344,13 @@ def _finish(figure, axis, n_rows: int) -> None:
 # %% ../../nbs/results/report.ipynb #d93cf4ab
 def choose_videos(
     records: Iterable[EpisodeRecord],
-    most: int = 6,                        # how many
-    tasks: Sequence[tuple[str, int]] = (),    # (suite, task id) in the order in which tasks are shown; default: as the records come
-) -> list[EpisodeRecord]:                 # records that have a video, in the order of tasks and episodes
-    """One video of each task, then a second of each and so on, until there are `most`. Failures come before successes: they teach more."""
+    most: int = 6,  # how many
+    # (suite, task id) in the order in which tasks are shown; default: as the records come
+    tasks: Sequence[tuple[str, int]] = (),
+) -> list[EpisodeRecord]:  # records that have a video, in the order of tasks and episodes
+    """One video of each task, then a second of each and so on, until there are `most`. Failures
+    come before successes: they teach more.
+    """
     by_task: dict[tuple[str, int], list[EpisodeRecord]] = {task: [] for task in tasks}
     for record in records:
         if record.video_path:
@@ -234,20 +361,26 @@ def choose_videos(
     chosen: list[EpisodeRecord] = []
     for turn in range(max(map(len, by_task.values()), default=0)):
         chosen += [videos[turn] for videos in by_task.values() if turn < len(videos)]
-    return sorted(chosen[:most], key=lambda record: (order.index((record.suite, record.task_id)), record.episode_index))
+    return sorted(
+        chosen[:most],
+        key=lambda record: (order.index((record.suite, record.task_id)), record.episode_index),
+    )
 
 
 def video_grid(
-    folder: str | os.PathLike,            # the run folder, which `video_path` is relative to
-    records: Sequence[EpisodeRecord],     # one video each
-    width: int = 240,                     # pixels of a video on the page
-    most_bytes: int = 12_000_000,         # videos are put into the page until it holds this much; the others are linked
-    page_folder: str | os.PathLike[str] = ".",        # where the page will lie: links are relative to it
+    folder: str | os.PathLike,  # the run folder, which `video_path` is relative to
+    records: Sequence[EpisodeRecord],  # one video each
+    width: int = 240,  # pixels of a video on the page
+    # videos are put into the page until it holds this much; the others are linked
+    most_bytes: int = 12_000_000,
+    page_folder: str | os.PathLike[str] = ".",  # where the page will lie: links are relative to it
 ) -> str:
     """HTML with a player for each video, with its task, episode and outcome below it."""
     figures, n_bytes, files = [], 0, RunFolder(folder)
     for record in records:
-        task = task_name({"task_group": record.suite, "task_id": record.task_id, "task": record.task})
+        task = task_name(
+            {"task_group": record.suite, "task_id": record.task_id, "task": record.task}
+        )
         caption = f"{task}, episode {record.episode_index}: {outcome(record)}"
         try:
             path = files.video(record)
@@ -261,12 +394,15 @@ def video_grid(
         else:
             player = f'<a href="{html_text(quote(Path(os.path.relpath(path, page_folder)).as_posix(), errors="surrogatepass"))}">{html_text(path.name)}</a> ({path.stat().st_size / 1e6:.1f} MB)'
         figures.append(_figure(player, caption, width))
-    return _grid(figures) if figures else "<i>no videos: nothing was rendered, or none were kept</i>"
+    return (
+        _grid(figures) if figures else "<i>no videos: nothing was rendered, or none were kept</i>"
+    )
 
 
 def frame_gallery(
-    folder: str | os.PathLike, records: Sequence[EpisodeRecord],
-    frames: Sequence[str] = ("first", "last"),      # which pictures of each video
+    folder: str | os.PathLike,
+    records: Sequence[EpisodeRecord],
+    frames: Sequence[str] = ("first", "last"),  # which pictures of each video
     width: int = 160,
 ) -> str:
     """HTML with pictures from the videos: how each episode began and how it ended."""
@@ -275,29 +411,37 @@ def frame_gallery(
         name = f"{record.task}, episode {record.episode_index}"
         try:
             pictures = dict(zip(("first", "last"), first_and_last_frame(files.video(record))))
-        except (RunFolderError, ValueError) as error:            # the other episodes are shown all the same
+        except (RunFolderError, ValueError) as error:  # the other episodes are shown all the same
             figures.append(_figure(f"<i>{html_text(error)}</i>", name, (width + 2) * len(frames)))
             continue
         images = []
         for which in frames:
             source = base64.b64encode(_jpeg(pictures[which], width)).decode()
-            images.append(f'<img width="{width}" style="margin:0 2px 0 0;display:inline" alt="{which} frame" src="data:image/jpeg;base64,{source}">')
+            images.append(
+                f'<img width="{width}" style="margin:0 2px 0 0;display:inline" alt="{which} frame" src="data:image/jpeg;base64,{source}">'
+            )
         caption = name + (f": {outcome(record)}" if "last" in frames else "")
         figures.append(_figure("".join(images), caption, (width + 2) * len(images)))
     return _grid(figures) if figures else "<i>no pictures: nothing was rendered</i>"
 
 
 def outcome(record: EpisodeRecord) -> str:
-    """In a few words: `success after 41 steps`, `time limit after 500 steps`, `error: the worker died`."""
+    """In a few words: `success after 41 steps`, `time limit after 500 steps`, `error: the worker
+    died`.
+    """
     steps = f" after {record.n_steps} step{'s' * (record.n_steps != 1)}"
     if record.end_reason == "error":
         lines = (record.error or "unknown").strip().splitlines()
         return f"error: {lines[0][:120]}"
-    return {"success": "success", "time_limit": "time limit"}.get(record.end_reason, record.end_reason) + steps
+    return {"success": "success", "time_limit": "time limit"}.get(
+        record.end_reason, record.end_reason
+    ) + steps
 
 
 def first_and_last_frame(path: str | os.PathLike):
-    """Two (H, W, 3) uint8 arrays from a video; of a video that is cut off, the last picture that is there. ValueError where it holds none."""
+    """Two (H, W, 3) uint8 arrays from a video; of a video that is cut off, the last picture that is
+    there. ValueError where it holds none.
+    """
     import av
 
     first, last, reason = None, None, "it holds no picture"
@@ -305,7 +449,7 @@ def first_and_last_frame(path: str | os.PathLike):
         with av.open(str(path)) as container:
             for frame in container.decode(video=0):
                 first, last = frame if first is None else first, frame
-    except (av.FFmpegError, IndexError) as error:                # IndexError: no track of pictures in it
+    except (av.FFmpegError, IndexError) as error:  # IndexError: no track of pictures in it
         reason = getattr(error, "strerror", None) or str(error)
     if first is None:
         raise ValueError(f"the video {Path(path).name} can't be shown: {reason}")
@@ -316,22 +460,26 @@ def _jpeg(picture, width: int) -> bytes:
     from PIL import Image
 
     image = Image.fromarray(picture)
-    if image.width > 2 * width:                         # sharp on a screen with two pixels a point, and no larger
-        image = image.resize((2 * width, round(image.height * 2 * width / image.width)), Image.Resampling.LANCZOS)
+    if image.width > 2 * width:  # sharp on a screen with two pixels a point, and no larger
+        image = image.resize(
+            (2 * width, round(image.height * 2 * width / image.width)), Image.Resampling.LANCZOS
+        )
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=85)
     return buffer.getvalue()
 
 
 def _figure(content: str, caption: str, width: int) -> str:
-    return (f'<figure style="margin:0;width:{width}px">{content}<figcaption style="font-size:80%;line-height:1.25">{html_text(caption)}</figcaption></figure>')
+    return f'<figure style="margin:0;width:{width}px">{content}<figcaption style="font-size:80%;line-height:1.25">{html_text(caption)}</figcaption></figure>'
 
 
 def _grid(figures: Sequence[str]) -> str:
     return f'<div style="display:flex;flex-wrap:wrap;gap:.8em">{"".join(figures)}</div>'
 
 # %% ../../nbs/results/report.ipynb #fcbcd36d
-def flat_items(value: Mapping[str, Any], prefix: str = "", skip: Sequence[str] = ()) -> list[tuple[str, str]]:
+def flat_items(
+    value: Mapping[str, Any], prefix: str = "", skip: Sequence[str] = ()
+) -> list[tuple[str, str]]:
     """("env.task", "mt10"), … from nested dictionaries; what is None or empty is left out."""
     items: list[tuple[str, str]] = []
     for key, item in value.items():
@@ -342,25 +490,58 @@ def flat_items(value: Mapping[str, Any], prefix: str = "", skip: Sequence[str] =
             items += flat_items(item, f"{name}.", skip)
         else:
             shown = round(item, 3) if isinstance(item, float) else item
-            items.append((name, shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)))
+            items.append(
+                (name, shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False))
+            )
     return items
 
 
 def _text_items(items: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(f"{terminal_text(name)}: {terminal_text(text, lines=True)}" for name, text in items)
+    return "\n".join(
+        f"{terminal_text(name)}: {terminal_text(text, lines=True)}" for name, text in items
+    )
 
 
 def html_items(items: Sequence[tuple[str, str]]) -> str:
     """Names and values as an HTML table."""
-    rows = "".join(f'<tr><td style="{_CELL}left">{html_text(name)}</td><td style="{_CELL}left;font-family:monospace;white-space:pre-wrap">{html_text(text, lines=True)}</td></tr>'
-                   for name, text in items)
+    rows = "".join(
+        f'<tr><td style="{_CELL}left">{html_text(name)}</td><td style="{_CELL}left;font-family:monospace;white-space:pre-wrap">{html_text(text, lines=True)}</td></tr>'
+        for name, text in items
+    )
     return f'<table style="{_TABLE}"><tbody>{rows}</tbody></table>'
 
 # %% ../../nbs/results/report.ipynb #1170e798
-_SUMMARY = ("status", "reason", "started", "ended", "benchmark", "env_config", "protocol", "plan", "policy", "runner", "times", "gl", "packages", "machine",
-            "git_commit", "warnings")
-_LEFT_OUT = ("env_config.type", "env_config.features", "env_config.features_map", "env_config.task_descriptions", "env_config.fps", "env_config.render_mode",
-             "env_config.privileged", "plan.tasks", "protocol.benchmark", "times.mean_batch", "machine.platform")
+_SUMMARY = (
+    "status",
+    "reason",
+    "started",
+    "ended",
+    "benchmark",
+    "env_config",
+    "protocol",
+    "plan",
+    "policy",
+    "runner",
+    "times",
+    "gl",
+    "packages",
+    "machine",
+    "git_commit",
+    "warnings",
+)
+_LEFT_OUT = (
+    "env_config.type",
+    "env_config.features",
+    "env_config.features_map",
+    "env_config.task_descriptions",
+    "env_config.fps",
+    "env_config.render_mode",
+    "env_config.privileged",
+    "plan.tasks",
+    "protocol.benchmark",
+    "times.mean_batch",
+    "machine.platform",
+)
 
 # %% ../../nbs/results/report.ipynb #1c110db1
 def _count(videos: Sequence[EpisodeRecord]) -> str:
@@ -368,7 +549,8 @@ def _count(videos: Sequence[EpisodeRecord]) -> str:
 
 
 class Report:
-    """The report of one run folder. What returns `IPython.display.HTML` or a figure is meant to be the last line of a notebook cell.
+    """The report of one run folder. What returns `IPython.display.HTML` or a figure is meant to be
+    the last line of a notebook cell.
 
     RunFolderError if the folder holds no run, or a damaged one.
     """
@@ -377,9 +559,16 @@ class Report:
         self.files = RunFolder(folder)
         self.folder = self.files.path
         try:
-            if not any(map(os.path.lexists, (self.files.manifest_path, self.files.episodes_path, self.files.eval_info_path))):
-                raise RunFolderError(f"{self.folder} holds no run: none of run.json, eval_info.json and episodes.jsonl is there; give the folder that the run printed")
-        except ValueError as error:                              # a name with a zero byte
+            if not any(
+                map(
+                    os.path.lexists,
+                    (self.files.manifest_path, self.files.episodes_path, self.files.eval_info_path),
+                )
+            ):
+                raise RunFolderError(
+                    f"{self.folder} holds no run: none of run.json, eval_info.json and episodes.jsonl is there; give the folder that the run printed"
+                )
+        except ValueError as error:  # a name with a zero byte
             raise RunFolderError(f"{str(self.folder)!r} is not a folder: {error}") from None
         self.manifest: Manifest | None = self.files.manifest() if self.files.exists() else None
         self._eval_info: Mapping[str, Any] | None = read_eval_info_of(self.files)
@@ -388,14 +577,23 @@ class Report:
     def eval_info(self) -> Mapping[str, Any]:
         """The content of eval_info.json; summed up from the records if the run never got that far."""
         if self._eval_info is None:
-            self._eval_info = build_eval_info(self.files.records(), tasks=self._planned_tasks(), reports_success=reports_success(self.manifest or {}))
+            self._eval_info = build_eval_info(
+                self.files.records(),
+                tasks=self._planned_tasks(),
+                reports_success=reports_success(self.manifest or {}),
+            )
         return self._eval_info
 
     def _planned_tasks(self) -> list[TaskOfRun]:
         """The tasks of the plan, also those that the run never came to."""
-        told = {(record.suite, record.task_id): record.task_description for record in self.files.records()}
+        told = {
+            (record.suite, record.task_id): record.task_description
+            for record in self.files.records()
+        }
         tasks = tasks_of_run(self.manifest) if self.manifest is not None else []
-        return [task._replace(description=told.get((task.suite, task.task_id), "")) for task in tasks]
+        return [
+            task._replace(description=told.get((task.suite, task.task_id), "")) for task in tasks
+        ]
 
     def records(self) -> list[EpisodeRecord]:
         """One record an episode, sorted."""
@@ -417,38 +615,87 @@ class Report:
         """Rewards of all episodes, a matplotlib figure."""
         return reward_plot(self.eval_info)
 
-    def videos(self, most: int = 6, width: int = 240, most_bytes: int = 12_000_000, page_folder: str | os.PathLike[str] = "."):
-        """Players for up to `most` videos, failures first. Above `most_bytes` in all they are linked, relative to `page_folder`."""
+    def videos(
+        self,
+        most: int = 6,
+        width: int = 240,
+        most_bytes: int = 12_000_000,
+        page_folder: str | os.PathLike[str] = ".",
+    ):
+        """Players for up to `most` videos, failures first. Above `most_bytes` in all they are
+        linked, relative to `page_folder`.
+        """
         chosen = self._choose_videos(most)
-        return self._display(video_grid(self.folder, chosen, width, most_bytes, page_folder), f"{_count(chosen)} in {self.files.videos}")
+        return self._display(
+            video_grid(self.folder, chosen, width, most_bytes, page_folder),
+            f"{_count(chosen)} in {self.files.videos}",
+        )
 
     def gallery(self, most: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")):
         """First and last pictures of up to `most` videos."""
         chosen = self._choose_videos(most)
-        return self._display(frame_gallery(self.folder, chosen, frames, width), f"pictures of {_count(chosen)}")
+        return self._display(
+            frame_gallery(self.folder, chosen, frames, width), f"pictures of {_count(chosen)}"
+        )
 
     def _choose_videos(self, most: int) -> list[EpisodeRecord]:
-        return choose_videos(self.records(), most, [(task["task_group"], task["task_id"]) for task in self.eval_info["per_task"]])
+        return choose_videos(
+            self.records(),
+            most,
+            [(task["task_group"], task["task_id"]) for task in self.eval_info["per_task"]],
+        )
 
     def errors(self, most: int = 10):
-        """The episodes that ended in an error, and why, then those whose video failed; None if there are none."""
+        """The episodes that ended in an error, and why, then those whose video failed; None if
+        there are none.
+        """
         records = self.records()
-        items = [(f"{record.suite}/{record.task_id}/{record.episode_index} (attempt {record.attempt})", (record.error or "unknown").strip())
-                 for record in records if record.end_reason == "error"]
-        items += [(f"{record.suite}/{record.task_id}/{record.episode_index}, evaluated, but its video is missing", record.error.strip())
-                  for record in records if record.end_reason != "error" and record.error]
+        items = [
+            (
+                f"{record.suite}/{record.task_id}/{record.episode_index} (attempt {record.attempt})",
+                (record.error or "unknown").strip(),
+            )
+            for record in records
+            if record.end_reason == "error"
+        ]
+        items += [
+            (
+                f"{record.suite}/{record.task_id}/{record.episode_index}, evaluated, but its video is missing",
+                record.error.strip(),
+            )
+            for record in records
+            if record.end_reason != "error" and record.error
+        ]
         if not items:
             return None
-        left_out = [("…", f"{len(items) - most} more, see episodes.jsonl")] if len(items) > most else []
-        return self._display(html_items([(name, text[-2000:]) for name, text in items[:most]] + left_out), _text_items(items[:most]))
+        left_out = (
+            [("…", f"{len(items) - most} more, see episodes.jsonl")] if len(items) > most else []
+        )
+        return self._display(
+            html_items([(name, text[-2000:]) for name, text in items[:most]] + left_out),
+            _text_items(items[:most]),
+        )
 
     def summary(self):
         """Policy, protocol, seeds, versions, machine and times. Everything else is in run.json."""
-        items = [("run folder", str(self.folder)), *flat_items({name: value for name, value in (self.manifest or {}).items() if name in _SUMMARY}, skip=_LEFT_OUT)]
+        items = [
+            ("run folder", str(self.folder)),
+            *flat_items(
+                {name: value for name, value in (self.manifest or {}).items() if name in _SUMMARY},
+                skip=_LEFT_OUT,
+            ),
+        ]
         overall = self.eval_info["overall"]
-        spent = {name: seconds for name, seconds in (overall.get("seconds") or {}).items() if seconds}
+        spent = {
+            name: seconds for name, seconds in (overall.get("seconds") or {}).items() if seconds
+        }
         if spent:
-            items.append(("seconds in workers", ", ".join(f"{name} {seconds:,.1f}" for name, seconds in spent.items())))
+            items.append(
+                (
+                    "seconds in workers",
+                    ", ".join(f"{name} {seconds:,.1f}" for name, seconds in spent.items()),
+                )
+            )
         return self._display(html_items(items), _text_items(items))
 
     @staticmethod

@@ -22,7 +22,13 @@ from urllib.parse import quote, unquote
 from ..envs.errors import LerobotNbError
 from .json_checks import read_json
 from .manifest import WRITTEN_BY, Manifest, upgrade_manifest
-from .records import EpisodeRecord, append_record, latest_records, read_records, write_json_atomic
+from lerobot_nb.results.records import (
+    EpisodeRecord,
+    append_record,
+    latest_records,
+    read_records,
+    write_json_atomic,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -36,10 +42,13 @@ DESCRIPTIONS_NAME = "task_descriptions.json"
 VIDEOS_NAME = "videos"
 RERUNS_NAME = "reruns"
 _LOCK_NAME = ".lock"
-_WRITTEN_NAME = ".written_videos"           # one line for each video that this run began to write: what it may delete
+# one line for each video that this run began to write: what it may delete
+_WRITTEN_NAME = ".written_videos"
 
 # %% ../../nbs/results/run_folder.ipynb #0a8d3f7f
-_MOST_BYTES = 150        # of a suite's name; file names hold 255, and a process id and an ending are added while a video is written
+# of a suite's name; file names hold 255, and a process id and an ending are added while a video is
+# written
+_MOST_BYTES = 150
 
 
 def video_name(suite: str, task_id: int, episode_index: int) -> str:
@@ -47,18 +56,24 @@ def video_name(suite: str, task_id: int, episode_index: int) -> str:
     name = quote(suite, safe="", errors="surrogatepass").replace("%", "=")
     if name.startswith("."):
         name = "=2E" + name[1:]
-    if len(name) > _MOST_BYTES:                                   # the only names that can't be read back
+    if len(name) > _MOST_BYTES:  # the only names that can't be read back
         import hashlib
 
-        name = f"{name[:_MOST_BYTES - 33]}={hashlib.sha256(suite.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+        name = f"{name[: _MOST_BYTES - 33]}={hashlib.sha256(suite.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
     return f"{name}_{task_id}_{episode_index:04d}.mp4"
 
 
 def parse_video_name(name: str) -> tuple[str, int, int]:
-    """Suite, task id and episode index of a video's file name, as `video_name` makes it. ValueError for another name, and for one that was shortened."""
+    """Suite, task id and episode index of a video's file name, as `video_name` makes it. ValueError
+    for another name, and for one that was shortened.
+    """
     match = re.fullmatch(r"(.*)_(\d+)_(\d{4,})(?:\.\d+)?\.mp4", name, re.DOTALL)
     if match is not None:
-        suite, task_id, episode_index = unquote(match[1].replace("=", "%"), errors="surrogatepass"), int(match[2]), int(match[3])
+        suite, task_id, episode_index = (
+            unquote(match[1].replace("=", "%"), errors="surrogatepass"),
+            int(match[2]),
+            int(match[3]),
+        )
         if re.sub(r"\.\d+(?=\.mp4$)", "", name) == video_name(suite, task_id, episode_index):
             return suite, task_id, episode_index
     raise ValueError(f"{name!r} is not the name of an episode's video")
@@ -69,7 +84,9 @@ class RunFolderError(LerobotNbError, RuntimeError):
 
 
 class RunFolderWriteError(RunFolderError, OSError):
-    """A file of a run could not be written, because the disk is full, say. What was written before it is still there."""
+    """A file of a run could not be written, because the disk is full, say. What was written before
+    it is still there.
+    """
 
     def __init__(self, folder: Path, path: Path, error: OSError):
         reason = error.strerror or str(error)
@@ -95,15 +112,27 @@ def _check_kinds(folder: Path) -> None:
             continue
         is_right = stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)
         if not is_right:
-            raise RunFolderError(f"{path} is {_kind(mode)}, and a run writes there to {'a folder' if name in _FOLDERS else 'a file'}; move it away")
+            raise RunFolderError(
+                f"{path} is {_kind(mode)}, and a run writes there to {'a folder' if name in _FOLDERS else 'a file'}; move it away"
+            )
 
 
 def _kind(mode: int) -> str:
-    return "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "a device or pipe"
+    return (
+        "a link"
+        if stat.S_ISLNK(mode)
+        else "a folder"
+        if stat.S_ISDIR(mode)
+        else "a file"
+        if stat.S_ISREG(mode)
+        else "a device or pipe"
+    )
 
 
 def path_inside(folder: Path, path: Path) -> Path:
-    """The path. RunFolderError where it lies outside of the folder, or leads out of it through a link."""
+    """The path. RunFolderError where it lies outside of the folder, or leads out of it through a
+    link.
+    """
     top = os.path.realpath(folder)
     if os.path.commonpath([top, os.path.realpath(path)]) != top:
         raise RunFolderError(f"{path} leads out of the run folder {folder}; it is not read")
@@ -122,40 +151,47 @@ class RunFolder:
         self.videos = self.path / VIDEOS_NAME
         self.reruns = self.path / RERUNS_NAME
         self._lock: IO[bytes] | None = None
-        self._made: list[Path] = []               # folders that `open` made
+        self._made: list[Path] = []  # folders that `open` made
         self._known_written: set[str] | None = None
 
     # taking it
 
     def open(self, resume: bool) -> None:
-        """Make the folder, or take it up again, and lock it. Nothing is written into a folder that holds anything but this run.
+        """Make the folder, or take it up again, and lock it. Nothing is written into a folder that
+        holds anything but this run.
 
         Raises
         ------
         RunFolderError
-            Where it can't be written, another run is using it, or it holds something else (without `resume`: anything at
-            all).
+            Where it can't be written, another run is using it, or it holds something else (without
+            `resume`: anything at all).
         """
         try:
             if resume:
                 if not self.exists():
-                    raise RunFolderError(f"{self.path} holds no run to resume: {MANIFEST_NAME} is missing; start one without resume")
+                    raise RunFolderError(
+                        f"{self.path} holds no run to resume: {MANIFEST_NAME} is missing; start one without resume"
+                    )
                 _check_kinds(self.path)
                 self.manifest()
             else:
                 self._check_unused()
             self._make()
             self._lock = open(self.path / _LOCK_NAME, "ab", opener=_open_no_link)
-        except (OSError, ValueError) as error:                                  # a name with a zero byte is a ValueError
+        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             self.close()
-            raise RunFolderError(f"the run folder {_short(self.path)} can't be used ({getattr(error, 'strerror', None) or error}); choose another output_dir") from error
+            raise RunFolderError(
+                f"the run folder {_short(self.path)} can't be used ({getattr(error, 'strerror', None) or error}); choose another output_dir"
+            ) from error
         if not _lock_file(self._lock):
             self._lock.close()
             self._lock = None
-            raise RunFolderError(f"another run is writing to {self.path}; wait for it, or choose another output_dir")
+            raise RunFolderError(
+                f"another run is writing to {self.path}; wait for it, or choose another output_dir"
+            )
         try:
             if not resume:
-                self._check_unused()                                            # another run may have been quicker
+                self._check_unused()  # another run may have been quicker
         except RunFolderError:
             self.close()
             raise
@@ -166,7 +202,11 @@ class RunFolder:
         except FileNotFoundError:
             return
         lock = self.path / _LOCK_NAME
-        if _LOCK_NAME in names and stat.S_ISREG(os.lstat(lock).st_mode) and os.lstat(lock).st_size == 0:
+        if (
+            _LOCK_NAME in names
+            and stat.S_ISREG(os.lstat(lock).st_mode)
+            and os.lstat(lock).st_size == 0
+        ):
             names.remove(_LOCK_NAME)
         if not names:
             return
@@ -174,10 +214,14 @@ class RunFolder:
             self.manifest()
         except RunFolderError:
             held = ", ".join(_short(name) for name in names[:3]) + (", …" if len(names) > 3 else "")
-            raise RunFolderError(f"{self.path} is not empty ({held}) and holds no run of {WRITTEN_BY}. A run writes only into a folder that is new or empty: "
-                                 f"choose another output_dir, such as {_free_name(self.path / 'run')}") from None
-        raise RunFolderError(f"{self.path} holds a run already; continue it with resume=True (lerobot-nb eval --resume {self.path}), "
-                             f"or choose another output_dir, such as {_free_name(self.path.absolute())}")
+            raise RunFolderError(
+                f"{self.path} is not empty ({held}) and holds no run of {WRITTEN_BY}. A run writes only into a folder that is new or empty: "
+                f"choose another output_dir, such as {_free_name(self.path / 'run')}"
+            ) from None
+        raise RunFolderError(
+            f"{self.path} holds a run already; continue it with resume=True (lerobot-nb eval --resume {self.path}), "
+            f"or choose another output_dir, such as {_free_name(self.path.absolute())}"
+        )
 
     def _make(self) -> None:
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
@@ -204,7 +248,9 @@ class RunFolder:
     def manifest(self) -> Manifest:
         """The content of run.json, checked."""
         if not os.path.lexists(self.manifest_path):
-            raise RunFolderError(f"{self.path} holds no run: there is no {MANIFEST_NAME} in it; give the folder that the run printed")
+            raise RunFolderError(
+                f"{self.path} holds no run: there is no {MANIFEST_NAME} in it; give the folder that the run printed"
+            )
         content = self.read_json(self.manifest_path)
         try:
             return upgrade_manifest(content, str(self.manifest_path))
@@ -221,28 +267,47 @@ class RunFolder:
             raise RunFolderError(f"{path} can't be read ({error.strerror or error})") from error
 
     def every_record(self) -> Iterator[EpisodeRecord]:
-        """Every line of episodes.jsonl, also those of attempts that were made again; none where there is no such file. A torn last line is left out."""
+        """Every line of episodes.jsonl, also those of attempts that were made again; none where
+        there is no such file. A torn last line is left out.
+        """
         if not os.path.lexists(self.episodes_path):
             return
         try:
             path_inside(self.path, self.episodes_path)
             if not stat.S_ISREG(os.stat(self.episodes_path).st_mode):
-                raise ValueError(f"{self.episodes_path} is {_kind(os.stat(self.episodes_path).st_mode)}, not a file")
+                raise ValueError(
+                    f"{self.episodes_path} is {_kind(os.stat(self.episodes_path).st_mode)}, not a file"
+                )
             yield from read_records(self.episodes_path)
         except ValueError as error:
-            raise RunFolderError(f"{error}. Delete that line, and the episode runs again when the run is resumed") from None
+            raise RunFolderError(
+                f"{error}. Delete that line, and the episode runs again when the run is resumed"
+            ) from None
         except OSError as error:
-            raise RunFolderError(f"{self.episodes_path} can't be read ({error.strerror or error})") from error
+            raise RunFolderError(
+                f"{self.episodes_path} can't be read ({error.strerror or error})"
+            ) from error
 
     def records(self) -> Iterator[EpisodeRecord]:
         """One record an episode, the latest; sorted by suite, task and episode."""
         return iter(latest_records(self.every_record()))
 
     def video(self, record: EpisodeRecord) -> Path:
-        """The file of a record's video. RunFolderError where it is missing, not a file, or not in this folder."""
-        shown = repr(record.video_path) if record.video_path is None or len(record.video_path) < 200 else repr(record.video_path[:199] + "…")
+        """The file of a record's video. RunFolderError where it is missing, not a file, or not in
+        this folder.
+        """
+        shown = (
+            repr(record.video_path)
+            if record.video_path is None or len(record.video_path) < 200
+            else repr(record.video_path[:199] + "…")
+        )
         relative = Path(record.video_path or "")
-        if not record.video_path or relative.is_absolute() or ".." in relative.parts or "\0" in record.video_path:
+        if (
+            not record.video_path
+            or relative.is_absolute()
+            or ".." in relative.parts
+            or "\0" in record.video_path
+        ):
             raise RunFolderError(f"the video {shown} is not a path inside of the run folder")
         try:
             path = path_inside(self.path, self.path / relative)
@@ -254,8 +319,11 @@ class RunFolder:
 
     # writing
 
-    def check_before_resuming(self, seeds: Mapping[tuple[str, int, int], tuple[int, int | None]]) -> None:
-        """RunFolderError, and nothing is written, where the folder holds what a resumed run could not go on with.
+    def check_before_resuming(
+        self, seeds: Mapping[tuple[str, int, int], tuple[int, int | None]]
+    ) -> None:
+        """RunFolderError, and nothing is written, where the folder holds what a resumed run could
+        not go on with.
 
         Parameters
         ----------
@@ -266,19 +334,35 @@ class RunFolder:
         for record in self.every_record():
             where = f"{self.episodes_path}: the record of episode {'/'.join(map(str, record.key))}"
             if record.key not in seeds:
-                raise RunFolderError(f"{where} is not of this run, whose plan does not hold it; delete its line")
+                raise RunFolderError(
+                    f"{where} is not of this run, whose plan does not hold it; delete its line"
+                )
             if (record.seed, record.init_state_id) != seeds[record.key]:
-                raise RunFolderError(f"{where} has seed {record.seed} and init_state_id {record.init_state_id}, but the plan says {seeds[record.key][0]} and "
-                                     f"{seeds[record.key][1]}; delete its line, and the episode runs again")
+                raise RunFolderError(
+                    f"{where} has seed {record.seed} and init_state_id {record.init_state_id}, but the plan says {seeds[record.key][0]} and "
+                    f"{seeds[record.key][1]}; delete its line, and the episode runs again"
+                )
         if os.path.lexists(self.eval_info_path):
             content = self.read_json(self.eval_info_path)
-            if not isinstance(content, dict) or not {"per_task", "per_group", "overall"} <= content.keys():
-                raise RunFolderError(f"{self.eval_info_path} does not hold what a run writes there; move it away")
-        for path in (self.manifest_path, self.episodes_path, self.log_path, self.path / _WRITTEN_NAME):
+            if (
+                not isinstance(content, dict)
+                or not {"per_task", "per_group", "overall"} <= content.keys()
+            ):
+                raise RunFolderError(
+                    f"{self.eval_info_path} does not hold what a run writes there; move it away"
+                )
+        for path in (
+            self.manifest_path,
+            self.episodes_path,
+            self.log_path,
+            self.path / _WRITTEN_NAME,
+        ):
             if os.path.lexists(path) and not os.access(path, os.W_OK):
                 raise RunFolderError(f"{path} can't be written; change its permissions")
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise RunFolderError(f"the run folder {self.path} can't be written; change its permissions")
+            raise RunFolderError(
+                f"the run folder {self.path} can't be written; change its permissions"
+            )
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Replace run.json."""
@@ -305,10 +389,14 @@ class RunFolder:
     # videos
 
     def new_video(self, folder: Path, suite: str, task_id: int, episode_index: int) -> Path:
-        """The path of a video that is about to be written to `videos` or `reruns`. It is noted as one of this run's; a file that is not is never replaced."""
+        """The path of a video that is about to be written to `videos` or `reruns`. It is noted as
+        one of this run's; a file that is not is never replaced.
+        """
         name, written, number = video_name(suite, task_id, episode_index), self._written(), 1
         path = folder / name
-        while os.path.lexists(path) and not (f"{folder.name}/{path.name}" in written and stat.S_ISREG(os.lstat(path).st_mode)):
+        while os.path.lexists(path) and not (
+            f"{folder.name}/{path.name}" in written and stat.S_ISREG(os.lstat(path).st_mode)
+        ):
             number += 1
             path = folder / f"{name.removesuffix('.mp4')}.{number}.mp4"
         if f"{folder.name}/{path.name}" not in written:
@@ -318,10 +406,12 @@ class RunFolder:
 
     def _note(self, name: str) -> None:
         with open(self.path / _WRITTEN_NAME, "ab", buffering=0, opener=_open_no_link) as file:
-            file.write(f"\n{name}\n".encode())                   # a line of its own, also after one that was torn
+            file.write(f"\n{name}\n".encode())  # a line of its own, also after one that was torn
 
     def _written(self) -> set[str]:
-        """What this run began to write, as `videos/<name>` or `reruns/<name>`. The list is a file, so only such names are believed."""
+        """What this run began to write, as `videos/<name>` or `reruns/<name>`. The list is a file,
+        so only such names are believed.
+        """
         if self._known_written is None:
             _check_kinds(self.path)
             try:
@@ -329,19 +419,30 @@ class RunFolder:
             except FileNotFoundError:
                 text = ""
             except OSError as error:
-                raise RunFolderError(f"{self.path / _WRITTEN_NAME} can't be read ({error.strerror or error})") from error
-            self._known_written = {line for line in text.split("\n") if re.fullmatch(rf"({VIDEOS_NAME}|{RERUNS_NAME})/[^/\0.][^/\0]*\.mp4", line)}
+                raise RunFolderError(
+                    f"{self.path / _WRITTEN_NAME} can't be read ({error.strerror or error})"
+                ) from error
+            self._known_written = {
+                line
+                for line in text.split("\n")
+                if re.fullmatch(rf"({VIDEOS_NAME}|{RERUNS_NAME})/[^/\0.][^/\0]*\.mp4", line)
+            }
         return self._known_written
 
     def delete_unrecorded_videos(self) -> list[Path]:
-        """Delete videos that were not finished, and those whose episode was finished but not recorded: it will run again. Returns what was deleted.
+        """Delete videos that were not finished, and those whose episode was finished but not
+        recorded: it will run again. Returns what was deleted.
 
         Only files that this run began to write, and that are files.
         """
         recorded = {record.video_path for record in self.records()}
         rests = []
         written = {line for line in self._written() if line.startswith(f"{VIDEOS_NAME}/")}
-        if not written or not os.path.lexists(self.videos) or not stat.S_ISDIR(os.lstat(self.videos).st_mode):
+        if (
+            not written
+            or not os.path.lexists(self.videos)
+            or not stat.S_ISDIR(os.lstat(self.videos).st_mode)
+        ):
             return []
         for path in sorted(self.videos.iterdir()):
             part = re.fullmatch(r"\.(.+)\.(\d+)\.part\.mp4", path.name, re.DOTALL)
@@ -354,7 +455,7 @@ class RunFolder:
         return rests
 
 
-_CLAIMED: set[Path] = set()              # default folders that `new_run_path` made in this process
+_CLAIMED: set[Path] = set()  # default folders that `new_run_path` made in this process
 
 
 def _open_no_link(path: str, flags: int) -> int:
@@ -396,7 +497,7 @@ def _lock_file(file: IO[bytes]) -> bool:
     """Lock an open file for this process; False where another holds it."""
     try:
         import fcntl
-    except ImportError:                 # Windows: no lock, and nobody pretends
+    except ImportError:  # Windows: no lock, and nobody pretends
         _log.warning("run folders are not locked on this system; don't let two runs write to one")
         return True
     try:
@@ -404,12 +505,22 @@ def _lock_file(file: IO[bytes]) -> bool:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
-        _log.warning("the file system can't lock (%s); don't let two runs write to one folder", error.strerror)
+        _log.warning(
+            "the file system can't lock (%s); don't let two runs write to one folder",
+            error.strerror,
+        )
     return True
 
 # %% ../../nbs/results/run_folder.ipynb #c3e8fed6
-def new_run_path(benchmark: str, policy: str, root: str | os.PathLike[str] = "outputs/eval", now: datetime.datetime | None = None) -> Path:
-    """Make `<root>/<date>/<time>_<benchmark>_<policy>`, with a number behind it where that is taken, and return it. RunFolderError where it can't be made."""
+def new_run_path(
+    benchmark: str,
+    policy: str,
+    root: str | os.PathLike[str] = "outputs/eval",
+    now: datetime.datetime | None = None,
+) -> Path:
+    """Make `<root>/<date>/<time>_<benchmark>_<policy>`, with a number behind it where that is
+    taken, and return it. RunFolderError where it can't be made.
+    """
     now = now or datetime.datetime.now()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{now:%H-%M-%S}_{benchmark}_{policy}")[:120]
     day = Path(root) / f"{now:%Y-%m-%d}"
@@ -424,7 +535,9 @@ def new_run_path(benchmark: str, policy: str, root: str | os.PathLike[str] = "ou
             number += 1
             path = day / f"{name}_{number}"
         except OSError as error:
-            raise RunFolderError(f"the run folder {path} can't be made ({error.strerror or error}); choose an output_dir") from error
+            raise RunFolderError(
+                f"the run folder {path} can't be made ({error.strerror or error}); choose an output_dir"
+            ) from error
         else:
             _CLAIMED.add(path)
             return path

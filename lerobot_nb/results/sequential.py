@@ -21,13 +21,17 @@ from .comparison import RunOutcomes, Spec
 
 # %% ../../nbs/results/sequential.ipynb #7a888b00
 def confidence_sequence(
-    n_success: int,               # successes so far
-    n_episodes: int,              # judged episodes so far, whole rounds
+    n_success: int,  # successes so far
+    n_episodes: int,  # judged episodes so far, whole rounds
     confidence: float = 0.95,
-) -> tuple[float, float]:         # lower and upper end, between 0 and 1
-    """Interval of a rate that is valid at all times together: the beta-binomial mixture (prior of Jeffreys) inverted. (0, 1) before the first episode."""
+) -> tuple[float, float]:  # lower and upper end, between 0 and 1
+    """Interval of a rate that is valid at all times together: the beta-binomial mixture (prior of
+    Jeffreys) inverted. (0, 1) before the first episode.
+    """
     if not 0 <= n_success <= n_episodes:
-        raise ValueError(f"n_success must lie between 0 and n_episodes={n_episodes}, got {n_success}")
+        raise ValueError(
+            f"n_success must lie between 0 and n_episodes={n_episodes}, got {n_success}"
+        )
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, such as 0.95; got {confidence}")
     if n_episodes == 0:
@@ -35,27 +39,47 @@ def confidence_sequence(
     n_failure = n_episodes - n_success
     evidence = float(betaln(n_success + 0.5, n_failure + 0.5) - betaln(0.5, 0.5))
 
-    def beyond(rate: float) -> float:                       # negative where the rate is possible
-        return evidence - n_success * math.log(rate) - n_failure * math.log1p(-rate) + math.log(1 - confidence)
+    def beyond(rate: float) -> float:  # negative where the rate is possible
+        return (
+            evidence
+            - n_success * math.log(rate)
+            - n_failure * math.log1p(-rate)
+            + math.log(1 - confidence)
+        )
 
     best = n_success / n_episodes
     tiny = 1e-15
-    low = 0.0 if n_success == 0 or beyond(tiny) < 0 else float(brentq(beyond, tiny, min(best, 1 - tiny)))
-    high = 1.0 if n_failure == 0 or beyond(1 - tiny) < 0 else float(brentq(beyond, max(best, tiny), 1 - tiny))
+    low = (
+        0.0
+        if n_success == 0 or beyond(tiny) < 0
+        else float(brentq(beyond, tiny, min(best, 1 - tiny)))
+    )
+    high = (
+        1.0
+        if n_failure == 0 or beyond(1 - tiny) < 0
+        else float(brentq(beyond, max(best, tiny), 1 - tiny))
+    )
     return low, high
 
 # %% ../../nbs/results/sequential.ipynb #a0884e7d
 def pair_evidence(only_a: int, only_b: int) -> float:
-    """Evidence (an e-value) against "equally good": 20 or more settles it at 5 %, at whatever time it is reached."""
+    """Evidence (an e-value) against "equally good": 20 or more settles it at 5 %, at whatever time
+    it is reached.
+    """
     if min(only_a, only_b) < 0:
         raise ValueError(f"counts can't be negative, got {only_a} and {only_b}")
-    log_evidence = (only_a + only_b) * math.log(2) + float(betaln(only_a + 0.5, only_b + 0.5) - betaln(0.5, 0.5))
+    log_evidence = (only_a + only_b) * math.log(2) + float(
+        betaln(only_a + 0.5, only_b + 0.5) - betaln(0.5, 0.5)
+    )
     return math.exp(min(log_evidence, 700.0))
 
 
 @dataclass(frozen=True)
 class SequentialResult:
-    """Where a sequential comparison stands, or stopped. winner: "A", "B" or None; n_rounds, n_pairs: what was used; evidence: the e-value at that time."""
+    """Where a sequential comparison stands, or stopped. winner: "A", "B" or None; n_rounds,
+    n_pairs: what was used; evidence: the e-value at that time.
+    """
+
     winner: str | None
     n_rounds: int
     n_pairs: int
@@ -65,10 +89,13 @@ class SequentialResult:
 
 
 def compare_sequentially(
-    rounds: Iterable[Sequence[tuple[bool, bool]]],     # for each round the successes of (A, B), one pair for each task
+    # for each round the successes of (A, B), one pair for each task
+    rounds: Iterable[Sequence[tuple[bool, bool]]],
     alpha: float = 0.05,
 ) -> SequentialResult:
-    """Look after every round and stop where the difference is shown; after the last round the winner is None."""
+    """Look after every round and stop where the difference is shown; after the last round the
+    winner is None.
+    """
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must lie between 0 and 1, such as 0.05; got {alpha}")
     only_a = only_b = n_pairs = n_rounds = 0
@@ -79,7 +106,9 @@ def compare_sequentially(
         only_b += sum(bool(b) and not a for a, b in pairs)
         evidence = pair_evidence(only_a, only_b)
         if evidence >= 1 / alpha and only_a != only_b:
-            return SequentialResult("A" if only_a > only_b else "B", n_rounds, n_pairs, only_a, only_b, evidence)
+            return SequentialResult(
+                "A" if only_a > only_b else "B", n_rounds, n_pairs, only_a, only_b, evidence
+            )
     return SequentialResult(None, n_rounds, n_pairs, only_a, only_b, evidence)
 
 # %% ../../nbs/results/sequential.ipynb #58bb1bc6
@@ -88,18 +117,28 @@ STEP_MAXIMA = (200, 500)
 
 
 def step_test(
-    a: Sequence[bool], b: Sequence[bool],      # successes in the order of episodes, as many of A as of B
-    n_max: int = 200,                          # one of `STEP_MAXIMA`: the episodes of each policy after which the test ends at the latest
-) -> int | None:                               # after how many episodes of each it is shown that B is better; None: it is not
-    """STEP, one-sided at a level of 5 %: is B better than A? ImportError with what to install where the package is missing."""
+    # successes in the order of episodes, as many of A as of B
+    a: Sequence[bool],
+    b: Sequence[bool],
+    # one of `STEP_MAXIMA`: the episodes of each policy after which the test ends at the latest
+    n_max: int = 200,
+) -> int | None:  # after how many episodes of each it is shown that B is better; None: it is not
+    """STEP, one-sided at a level of 5 %: is B better than A? ImportError with what to install where
+    the package is missing.
+    """
     if n_max not in STEP_MAXIMA:
         raise ValueError(f"n_max must be one of {', '.join(map(str, STEP_MAXIMA))}; got {n_max}")
     if len(a) != len(b) or len(a) > n_max:
-        raise ValueError(f"STEP takes equally many episodes of both policies, up to n_max={n_max}; got {len(a)} and {len(b)}")
+        raise ValueError(
+            f"STEP takes equally many episodes of both policies, up to n_max={n_max}; got {len(a)} and {len(b)}"
+        )
     try:
-        package: Any = importlib.import_module("sequentialized_barnard_tests")      # by name: its licence keeps it out of the requirements
+        # by name: its licence keeps it out of the requirements
+        package: Any = importlib.import_module("sequentialized_barnard_tests")
     except ImportError as error:
-        raise ImportError("STEP needs the package sequentialized-barnard-tests (licence CC BY-NC 4.0, no commercial use): pip install sequentialized-barnard-tests") from error
+        raise ImportError(
+            "STEP needs the package sequentialized-barnard-tests (licence CC BY-NC 4.0, no commercial use): pip install sequentialized-barnard-tests"
+        ) from error
     test = package.StepTest(alternative=package.Hypothesis.P0LessThanP1, n_max=n_max, alpha=0.05)
     for number, (of_a, of_b) in enumerate(zip(a, b), start=1):
         if test.step(bool(of_a), bool(of_b)).decision == package.Decision.AcceptAlternative:
@@ -108,7 +147,9 @@ def step_test(
 
 # %% ../../nbs/results/sequential.ipynb #ccac12c1
 def interleaved(specs: Iterable[EpisodeSpec]) -> list[EpisodeSpec]:
-    """Specs of a plan, round by round: the first episode of every task, then the second, and so on. The order of tasks stays."""
+    """Specs of a plan, round by round: the first episode of every task, then the second, and so on.
+    The order of tasks stays.
+    """
     seen: dict[tuple[str, int], int] = {}
     numbered = []
     for spec in specs:
@@ -119,7 +160,9 @@ def interleaved(specs: Iterable[EpisodeSpec]) -> list[EpisodeSpec]:
 
 
 def rounds_of(a: RunOutcomes, b: RunOutcomes) -> Iterator[list[tuple[bool, bool]]]:
-    """Pairs of successes of two runs, round by round, for `compare_sequentially`. Only whole rounds: it ends where the first task has no further pair."""
+    """Pairs of successes of two runs, round by round, for `compare_sequentially`. Only whole
+    rounds: it ends where the first task has no further pair.
+    """
     by_task: dict[tuple[str, int], list[tuple[bool, bool]]] = {}
     for spec in sorted(a.success.keys() & b.success.keys(), key=_order):
         by_task.setdefault(spec[:2], []).append((a.success[spec], b.success[spec]))

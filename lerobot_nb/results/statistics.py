@@ -23,9 +23,9 @@ FloatArray = npt.NDArray[np.float64]
 
 # %% ../../nbs/results/statistics.ipynb #cef56d12
 def wilson_intervals(
-    rate: npt.ArrayLike,           # observed share of successes, between 0 and 1
-    n_episodes: npt.ArrayLike,     # episodes behind it, more than 0; may be a fraction
-    z: npt.ArrayLike = 1.959963984540054,   # quantile; the default is that of a 95 % interval
+    rate: npt.ArrayLike,  # observed share of successes, between 0 and 1
+    n_episodes: npt.ArrayLike,  # episodes behind it, more than 0; may be a fraction
+    z: npt.ArrayLike = 1.959963984540054,  # quantile; the default is that of a 95 % interval
 ) -> tuple[FloatArray, FloatArray]:
     """Wilson's score intervals of many rates, as arrays of lower and upper ends between 0 and 1."""
     p, n, q = (np.asarray(value, float) for value in (rate, n_episodes, z))
@@ -38,9 +38,11 @@ def wilson_intervals(
 
 
 def clopper_pearson_intervals(
-    n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike, confidence: float = 0.95,
+    n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike, confidence: float = 0.95
 ) -> tuple[FloatArray, FloatArray]:
-    """Clopper and Pearson's exact intervals (Biometrika 26, 1934), as arrays of lower and upper ends; (0, 1) for no episodes."""
+    """Clopper and Pearson's exact intervals (Biometrika 26, 1934), as arrays of lower and upper
+    ends; (0, 1) for no episodes.
+    """
     k, n = np.asarray(n_success, float), np.asarray(n_evaluated, float)
     tail = (1 - _checked_confidence(confidence)) / 2
     low = np.where(k > 0, stats.beta.ppf(tail, np.maximum(k, 1), n - k + 1), 0.0)
@@ -55,20 +57,27 @@ def _checked_confidence(confidence: float) -> float:
 
 
 def _counts(n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Checked arrays of one shape (…, J), J at least 1. Tasks without an evaluated episode are allowed."""
+    """Checked arrays of one shape (…, J), J at least 1. Tasks without an evaluated episode are
+    allowed.
+    """
     k, n = np.broadcast_arrays(np.asarray(n_success, float), np.asarray(n_evaluated, float))
     if k.ndim == 0 or k.shape[-1] == 0:
-        raise ValueError("the counts of at least one task are needed: arrays with the tasks as their last axis")
+        raise ValueError(
+            "the counts of at least one task are needed: arrays with the tasks as their last axis"
+        )
     if not np.all(np.isfinite(k)) or not np.all(np.isfinite(n)) or np.any(k < 0) or np.any(k > n):
         raise ValueError("every task's n_success must lie between 0 and its n_evaluated")
     return k, n
 
 # %% ../../nbs/results/statistics.ipynb #5b7e3b3b
 def intraclass_correlation(
-    n_success: npt.ArrayLike,      # (…, J) successes of each task
-    n_evaluated: npt.ArrayLike,    # (…, J) judged episodes of each task
-) -> FloatArray:                   # (…), between 0 and 1; 0 where it can't be known: one task, or all outcomes the same
-    """Share of the variance of outcomes that lies between tasks: the ANOVA estimator, cut at 0 (Donner and Koval, Biometrics 36, 1980)."""
+    n_success: npt.ArrayLike,  # (…, J) successes of each task
+    n_evaluated: npt.ArrayLike,  # (…, J) judged episodes of each task
+    # (…), between 0 and 1; 0 where it can't be known: one task, or all outcomes the same
+) -> FloatArray:
+    """Share of the variance of outcomes that lies between tasks: the ANOVA estimator, cut at 0
+    (Donner and Koval, Biometrics 36, 1980).
+    """
     k, n = _counts(n_success, n_evaluated)
     n_tasks = (n > 0).sum(-1)
     total = n.sum(-1)
@@ -83,7 +92,9 @@ def intraclass_correlation(
 
 
 def effective_episodes(n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike) -> FloatArray:
-    """Number of independent episodes that would tell as much about tasks like these, (…): n / (1 + (m - 1) ICC), for m episodes a task."""
+    """Number of independent episodes that would tell as much about tasks like these, (…): n / (1 +
+    (m - 1) ICC), for m episodes a task.
+    """
     k, n = _counts(n_success, n_evaluated)
     total = n.sum(-1)
     size = (n * n).sum(-1) / np.maximum(total, 1)
@@ -92,12 +103,14 @@ def effective_episodes(n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike) -> 
 
 # %% ../../nbs/results/statistics.ipynb #7edbc3e2
 def these_tasks_interval(
-    n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike, confidence: float = 0.95,
+    n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike, confidence: float = 0.95
 ) -> tuple[FloatArray, FloatArray]:
-    """Interval of the rate over all episodes, for these tasks and new episodes of them; arrays (…) of lower and upper ends.
+    """Interval of the rate over all episodes, for these tasks and new episodes of them; arrays (…)
+    of lower and upper ends.
 
-    Stratified: Wilson's formula with n p (1 - p) / v episodes in place of n, where v is the variance within tasks, each task's p (1 - p)
-    estimated with Laplace's (k + 1) / (n + 2) so that a task solved 3 times in 3 does not count as certain. Never wider than that of pooled episodes.
+    Stratified: Wilson's formula with n p (1 - p) / v episodes in place of n, where v is the
+    variance within tasks, each task's p (1 - p) estimated with Laplace's (k + 1) / (n + 2) so that
+    a task solved 3 times in 3 does not count as certain. Never wider than that of pooled episodes.
     """
     k, n = _counts(n_success, n_evaluated)
     z = float(ndtri((1 + _checked_confidence(confidence)) / 2))
@@ -106,20 +119,23 @@ def these_tasks_interval(
     rate = k.sum(-1) / safe
     smoothed = (k + 1) / (n + 2)
     pooled = (k.sum(-1) + 1) / (total + 2)
-    share = np.maximum(pooled * (1 - pooled), 1e-300) / ((n * smoothed * (1 - smoothed)).sum(-1) / safe + 1e-300)
+    share = np.maximum(pooled * (1 - pooled), 1e-300) / (
+        (n * smoothed * (1 - smoothed)).sum(-1) / safe + 1e-300
+    )
     low, high = wilson_intervals(rate, safe * np.maximum(share, 1.0), z)
     return np.where(total > 0, low, 0.0), np.where(total > 0, high, 1.0)
 
 # %% ../../nbs/results/statistics.ipynb #d21580e0
 def hierarchical_interval(
-    n_success: npt.ArrayLike,      # (…, J)
-    n_evaluated: npt.ArrayLike,    # (…, J)
+    n_success: npt.ArrayLike,  # (…, J)
+    n_evaluated: npt.ArrayLike,  # (…, J)
     confidence: float = 0.95,
 ) -> tuple[FloatArray, FloatArray]:
     """Interval of the mean rate over tasks like these; arrays (…) of lower and upper ends.
 
-    Beta-binomial model, integrated over a grid of mean and intraclass correlation (prior: flat in the mean, and flat in the square root of the correlation).
-    Equal tails. Where the observed rate lies outside, the interval is widened to hold it.
+    Beta-binomial model, integrated over a grid of mean and intraclass correlation (prior: flat in
+    the mean, and flat in the square root of the correlation). Equal tails. Where the observed rate
+    lies outside, the interval is widened to hold it.
     """
     k, n = _counts(n_success, n_evaluated)
     tail = (1 - _checked_confidence(confidence)) / 2
@@ -132,7 +148,11 @@ def hierarchical_interval(
     coarse = np.linspace(0, 1, 101)
     reach = _posterior_quantiles(histogram, kinds, coarse, (1e-6, 1 - 1e-6))
     margin = float(np.diff(coarse)[0])
-    edges = np.linspace(max(0.0, float(reach[:, 0].min()) - margin), min(1.0, float(reach[:, 1].max()) + margin), 201)
+    edges = np.linspace(
+        max(0.0, float(reach[:, 0].min()) - margin),
+        min(1.0, float(reach[:, 1].max()) + margin),
+        201,
+    )
     ends = _posterior_quantiles(histogram, kinds, edges, (tail, 1 - tail))
     rate = k.sum(-1) / np.maximum(n.sum(-1), 1)
     known = n.sum(-1) > 0
@@ -141,8 +161,16 @@ def hierarchical_interval(
     return low.reshape(shape), high.reshape(shape)
 
 
-def _posterior_quantiles(histogram: FloatArray, kinds: FloatArray, edges: FloatArray, levels: tuple[float, ...], n_correlations: int = 48) -> FloatArray:
-    """Quantiles of the mean's posterior, (evaluations, levels). `kinds` (2, C): the pairs (successes, episodes) that occur; `histogram` (evaluations, C): how often."""
+def _posterior_quantiles(
+    histogram: FloatArray,
+    kinds: FloatArray,
+    edges: FloatArray,
+    levels: tuple[float, ...],
+    n_correlations: int = 48,
+) -> FloatArray:
+    """Quantiles of the mean's posterior, (evaluations, levels). `kinds` (2, C): the pairs
+    (successes, episodes) that occur; `histogram` (evaluations, C): how often.
+    """
     means = (edges[1:] + edges[:-1]) / 2
     correlations = ((np.arange(n_correlations) + 0.5) / n_correlations) ** 2
     concentration = 1 / correlations - 1
@@ -150,8 +178,9 @@ def _posterior_quantiles(histogram: FloatArray, kinds: FloatArray, edges: FloatA
     k, n = kinds[0][:, None, None], kinds[1][:, None, None]
     likelihood = (betaln(a + k, b + n - k) - betaln(a, b)).reshape(kinds.shape[1], -1)
     result = np.empty((len(histogram), len(levels)))
-    for start in range(0, len(histogram), 256):                        # a few hundred evaluations at a time fit into memory
-        log_posterior = histogram[start:start + 256] @ likelihood
+    # a few hundred evaluations at a time fit into memory
+    for start in range(0, len(histogram), 256):
+        log_posterior = histogram[start : start + 256] @ likelihood
         log_posterior -= log_posterior.max(axis=1, keepdims=True)
         weight = np.exp(log_posterior).reshape(-1, len(means), n_correlations).sum(2)
         cumulative = np.concatenate([np.zeros((len(weight), 1)), np.cumsum(weight, axis=1)], axis=1)
@@ -165,27 +194,36 @@ RESAMPLING = ("tasks", "tasks and episodes", "episodes")
 
 
 def cluster_bootstrap_interval(
-    n_success: npt.ArrayLike,      # (…, J)
-    n_evaluated: npt.ArrayLike,    # (…, J)
+    n_success: npt.ArrayLike,  # (…, J)
+    n_evaluated: npt.ArrayLike,  # (…, J)
     confidence: float = 0.95,
     *,
-    resample: str = "tasks",       # one of `RESAMPLING`
+    resample: str = "tasks",  # one of `RESAMPLING`
     n_resamples: int = 4000,
-    seed: int = 0,                 # the same counts give the same interval
+    seed: int = 0,  # the same counts give the same interval
 ) -> tuple[FloatArray, FloatArray]:
-    """Bootstrap interval of the rate over all episodes, arrays (…) of lower and upper ends. Needs two tasks, except with `resample="episodes"`.
+    """Bootstrap interval of the rate over all episodes, arrays (…) of lower and upper ends. Needs
+    two tasks, except with `resample="episodes"`.
 
-    It knows only the tasks that it saw: where all of them have the same rate, the interval is a single point. `hierarchical_interval` does better there.
+    It knows only the tasks that it saw: where all of them have the same rate, the interval is a
+    single point. `hierarchical_interval` does better there.
     """
     k, n = _counts(n_success, n_evaluated)
     if resample not in RESAMPLING:
-        raise ValueError(f"resample must be one of {', '.join(map(repr, RESAMPLING))}; got {resample!r}")
+        raise ValueError(
+            f"resample must be one of {', '.join(map(repr, RESAMPLING))}; got {resample!r}"
+        )
     n_tasks, rng = k.shape[-1], np.random.default_rng(seed)
     if resample == "episodes":
-        drawn = rng.binomial(n[..., None, :].astype(int), _share(k, n)[..., None, :], (*k.shape[:-1], n_resamples, n_tasks)).sum(-1)
+        drawn = rng.binomial(
+            n[..., None, :].astype(int),
+            _share(k, n)[..., None, :],
+            (*k.shape[:-1], n_resamples, n_tasks),
+        ).sum(-1)
         return _quantile_ends(_share(drawn, n.sum(-1)[..., None]), (1 - confidence) / 2)
     level = expanded_tail(n_tasks, confidence)
-    weights = rng.multinomial(n_tasks, np.full(n_tasks, 1 / n_tasks), n_resamples).astype(float)      # (B, J): how often each task was drawn
+    # (B, J): how often each task was drawn
+    weights = rng.multinomial(n_tasks, np.full(n_tasks, 1 / n_tasks), n_resamples).astype(float)
     if resample == "tasks":
         successes = k @ weights.T
     else:
@@ -195,9 +233,13 @@ def cluster_bootstrap_interval(
 
 
 def expanded_tail(n_clusters: int, confidence: float = 0.95) -> float:
-    """Share of resamples to cut off at each end, so that a percentile interval of few clusters is as wide as it should be (Hesterberg 2015)."""
+    """Share of resamples to cut off at each end, so that a percentile interval of few clusters is
+    as wide as it should be (Hesterberg 2015).
+    """
     if n_clusters < 2:
-        raise ValueError("tasks can't be resampled where there is only one: the spread between tasks is unknown; use resample='episodes'")
+        raise ValueError(
+            "tasks can't be resampled where there is only one: the spread between tasks is unknown; use resample='episodes'"
+        )
     quantile = stats.t.ppf((1 + _checked_confidence(confidence)) / 2, n_clusters - 1)
     return float(ndtr(-quantile * math.sqrt(n_clusters / (n_clusters - 1))))
 
@@ -213,25 +255,37 @@ def _quantile_ends(values: FloatArray, tail: float) -> tuple[FloatArray, FloatAr
 
 # %% ../../nbs/results/statistics.ipynb #7e4bb0b7
 def bootstrap_mean_interval(
-    values: Sequence[npt.ArrayLike],      # for each task the values of its episodes, such as the sums of rewards
+    # for each task the values of its episodes, such as the sums of rewards
+    values: Sequence[npt.ArrayLike],
     confidence: float = 0.95,
     *,
-    resample: str = "episodes",           # "episodes" (these tasks) or "tasks" (tasks like these)
+    resample: str = "episodes",  # "episodes" (these tasks) or "tasks" (tasks like these)
     n_resamples: int = 4000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of the mean over all episodes. ValueError where there is no value, or one that is not finite."""
+    """Percentile interval of the mean over all episodes. ValueError where there is no value, or one
+    that is not finite.
+    """
     tasks = [np.asarray(value, float).ravel() for value in values]
     tasks = [task for task in tasks if len(task)]
     if not tasks:
         raise ValueError("a mean needs at least one value")
     if not all(np.all(np.isfinite(task)) for task in tasks):
-        raise ValueError("the values hold NaN or infinity: name the episodes they come from, and leave them out knowingly")
-    sizes, sums = np.array([len(task) for task in tasks], float), np.array([task.sum() for task in tasks])
+        raise ValueError(
+            "the values hold NaN or infinity: name the episodes they come from, and leave them out knowingly"
+        )
+    sizes, sums = (
+        np.array([len(task) for task in tasks], float),
+        np.array([task.sum() for task in tasks]),
+    )
     rng = np.random.default_rng(seed)
     if resample == "tasks":
-        weights = rng.multinomial(len(tasks), np.full(len(tasks), 1 / len(tasks)), n_resamples).astype(float)
-        low, high = _quantile_ends(weights @ sums / (weights @ sizes), expanded_tail(len(tasks), confidence))
+        weights = rng.multinomial(
+            len(tasks), np.full(len(tasks), 1 / len(tasks)), n_resamples
+        ).astype(float)
+        low, high = _quantile_ends(
+            weights @ sums / (weights @ sizes), expanded_tail(len(tasks), confidence)
+        )
     elif resample == "episodes":
         totals = np.zeros(n_resamples)
         for task in tasks:
@@ -244,18 +298,20 @@ def bootstrap_mean_interval(
 # %% ../../nbs/results/statistics.ipynb #030bf820
 @dataclass(frozen=True)
 class OverallRate:
-    """The success rate over the tasks of one evaluation, with what is needed to read it. Rates and intervals are between 0 and 1.
+    """The success rate over the tasks of one evaluation, with what is needed to read it. Rates and
+    intervals are between 0 and 1.
 
     Parameters
     ----------
     like_these
-        Interval for tasks like these (tasks count as clusters); None for a single task, which says nothing about
-        others.
+        Interval for tasks like these (tasks count as clusters); None for a single task, which says
+        nothing about others.
     these
         Interval for these tasks and new episodes.
     pooled
         Wilson's interval as if all episodes were independent: for comparison with other tools.
     """
+
     n_tasks: int
     n_success: int
     n_evaluated: int
@@ -272,21 +328,28 @@ class OverallRate:
 
     def note(self) -> str:
         """What the intervals mean, in a sentence."""
+
         def shown(interval: tuple[float, float]) -> str:
             return f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f} %"
+
         if self.like_these is None:
             return f"{100 * self.confidence:.0f} % interval {shown(self.these)} for this task; one task says nothing about others"
-        return (f"{100 * self.confidence:.0f} % interval {shown(self.like_these)} for tasks like these {self.n_tasks} (tasks are clusters), "
-                f"{shown(self.these)} for new episodes of these tasks; intraclass correlation {self.intraclass_correlation:.2f}, "
-                f"so {self.n_evaluated} episodes are worth {self.effective_episodes:.0f} independent ones")
+        return (
+            f"{100 * self.confidence:.0f} % interval {shown(self.like_these)} for tasks like these {self.n_tasks} (tasks are clusters), "
+            f"{shown(self.these)} for new episodes of these tasks; intraclass correlation {self.intraclass_correlation:.2f}, "
+            f"so {self.n_evaluated} episodes are worth {self.effective_episodes:.0f} independent ones"
+        )
 
 
 def overall_rate(
-    n_success: Sequence[int],      # of each task
-    n_evaluated: Sequence[int],    # of each task: episodes with a verdict; tasks with none are left out
+    n_success: Sequence[int],  # of each task
+    # of each task: episodes with a verdict; tasks with none are left out
+    n_evaluated: Sequence[int],
     confidence: float = 0.95,
-) -> OverallRate | None:           # None where no episode has a verdict
-    """Rate and intervals over tasks. Errors and episodes that were not judged are not in these counts: name them beside the rate."""
+) -> OverallRate | None:  # None where no episode has a verdict
+    """Rate and intervals over tasks. Errors and episodes that were not judged are not in these
+    counts: name them beside the rate.
+    """
     k, n = _counts(n_success, n_evaluated)
     k, n = k[n > 0], n[n > 0]
     if len(n) == 0:
@@ -298,78 +361,127 @@ def overall_rate(
 
     pooled = pair(wilson_intervals(rate, total, float(ndtri((1 + confidence) / 2))))
     return OverallRate(
-        len(n), int(k.sum()), total, rate, pair(hierarchical_interval(k, n, confidence)) if len(n) > 1 else None,
-        pair(these_tasks_interval(k, n, confidence)), pooled, float(intraclass_correlation(k, n)), float(effective_episodes(k, n)), confidence)
+        len(n),
+        int(k.sum()),
+        total,
+        rate,
+        pair(hierarchical_interval(k, n, confidence)) if len(n) > 1 else None,
+        pair(these_tasks_interval(k, n, confidence)),
+        pooled,
+        float(intraclass_correlation(k, n)),
+        float(effective_episodes(k, n)),
+        confidence,
+    )
 
 # %% ../../nbs/results/statistics.ipynb #938dd924
 def pass_hat_k(
-    n_success: npt.ArrayLike,      # (…, J)
-    n_evaluated: npt.ArrayLike,    # (…, J), each at least k
+    n_success: npt.ArrayLike,  # (…, J)
+    n_evaluated: npt.ArrayLike,  # (…, J), each at least k
     k: int,
-) -> FloatArray:                   # (…)
-    """Chance that k episodes of a task all succeed, averaged over tasks (Yao et al., tau-bench, 2024). ValueError where a task has fewer than k episodes."""
+) -> FloatArray:  # (…)
+    """Chance that k episodes of a task all succeed, averaged over tasks (Yao et al., tau-bench,
+    2024). ValueError where a task has fewer than k episodes.
+    """
     c, n = _counts(n_success, n_evaluated)
     if isinstance(k, bool) or k < 1 or np.any(n < k):
-        raise ValueError(f"pass^k needs k from 1 to the smallest number of episodes of a task, {int(n.min())}; got {k}")
+        raise ValueError(
+            f"pass^k needs k from 1 to the smallest number of episodes of a task, {int(n.min())}; got {k}"
+        )
     steps = np.arange(k)
-    chances: FloatArray = np.prod((c[..., None] - steps).clip(min=0) / (n[..., None] - steps), axis=-1)
+    chances: FloatArray = np.prod(
+        (c[..., None] - steps).clip(min=0) / (n[..., None] - steps), axis=-1
+    )
     return np.asarray(chances.mean(-1))
 
 # %% ../../nbs/results/statistics.ipynb #79c1d818
 def expected_width(
-    n_tasks: int, n_episodes: float,      # episodes of each task
-    rate: float = 0.5, icc: float = 0.0, confidence: float = 0.95,
+    n_tasks: int,
+    n_episodes: float,  # episodes of each task
+    rate: float = 0.5,
+    icc: float = 0.0,
+    confidence: float = 0.95,
 ) -> float:
-    """Expected width (0 to 1) of the interval of an overall rate, for tasks like these. With `icc=0` it is that of independent episodes.
+    """Expected width (0 to 1) of the interval of an overall rate, for tasks like these. With
+    `icc=0` it is that of independent episodes.
 
-    Wilson's formula at the effective number of episodes, with Student's quantile for the number of tasks where they differ (icc > 0).
+    Wilson's formula at the effective number of episodes, with Student's quantile for the number of
+    tasks where they differ (icc > 0).
     """
     _check_design(n_tasks, n_episodes, rate, icc)
     level = (1 + _checked_confidence(confidence)) / 2
-    quantile = float(ndtri(level)) if icc == 0 else float(stats.t.ppf(level, n_tasks - 1)) if n_tasks > 1 else math.inf
+    quantile = (
+        float(ndtri(level))
+        if icc == 0
+        else float(stats.t.ppf(level, n_tasks - 1))
+        if n_tasks > 1
+        else math.inf
+    )
     if not math.isfinite(quantile):
         return 1.0
-    low, high = wilson_intervals(rate, n_tasks * n_episodes / (1 + (n_episodes - 1) * icc), quantile)
+    low, high = wilson_intervals(
+        rate, n_tasks * n_episodes / (1 + (n_episodes - 1) * icc), quantile
+    )
     return float(high - low)
 
 
 def episodes_for_width(
-    width: float, n_tasks: int = 1, rate: float = 0.5, icc: float = 0.0, confidence: float = 0.95, most: int = 1_000_000,
+    width: float,
+    n_tasks: int = 1,
+    rate: float = 0.5,
+    icc: float = 0.0,
+    confidence: float = 0.95,
+    most: int = 1_000_000,
 ) -> int | None:
-    """Episodes of each task after which the interval is at most `width` (0 to 1) wide; None where no number is enough: then more tasks are needed."""
+    """Episodes of each task after which the interval is at most `width` (0 to 1) wide; None where
+    no number is enough: then more tasks are needed.
+    """
     if not 0 < width < 1:
         raise ValueError(f"width must lie between 0 and 1, such as 0.1 for ten points; got {width}")
     if expected_width(n_tasks, most, rate, icc, confidence) > width:
         return None
-    low, high = 0, most                                                    # the width falls with the episodes: halve the range
+    low, high = 0, most  # the width falls with the episodes: halve the range
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if expected_width(n_tasks, middle, rate, icc, confidence) <= width else (middle, high)
+        low, high = (
+            (low, middle)
+            if expected_width(n_tasks, middle, rate, icc, confidence) <= width
+            else (middle, high)
+        )
     return high
 
 
 def minimal_detectable_difference(
-    n_tasks: int, n_episodes: int,        # episodes of each task, by each of the two policies
-    rate: float = 0.5,                    # of the first policy
+    n_tasks: int,
+    n_episodes: int,  # episodes of each task, by each of the two policies
+    rate: float = 0.5,  # of the first policy
     *,
-    correlation: float = 0.0,             # of the two outcomes of one episode; 0 is cautious, pairs from the same initial state have more
-    task_spread: float = 0.0,             # standard deviation, over tasks, of the true difference; 0: these tasks only
-    power: float = 0.8, alpha: float = 0.05,
+    # of the two outcomes of one episode; 0 is cautious, pairs from the same initial state have more
+    correlation: float = 0.0,
+    # standard deviation, over tasks, of the true difference; 0: these tasks only
+    task_spread: float = 0.0,
+    power: float = 0.8,
+    alpha: float = 0.05,
 ) -> float | None:
-    """Smallest improvement (0 to 1) over `rate` that a two-sided test at `alpha` finds with probability `power`; None if not even a rise to 1 is found."""
+    """Smallest improvement (0 to 1) over `rate` that a two-sided test at `alpha` finds with
+    probability `power`; None if not even a rise to 1 is found.
+    """
     _check_design(n_tasks, n_episodes, rate, 0.0)
     if not -1 <= correlation < 1:
         raise ValueError(f"correlation must be at least -1 and below 1, got {correlation}")
     if not task_spread >= 0:
         raise ValueError(f"task_spread can't be negative, got {task_spread}")
     if not (0 < alpha < power < 1):
-        raise ValueError(f"alpha and power must lie between 0 and 1, alpha below power; got alpha={alpha}, power={power}")
+        raise ValueError(
+            f"alpha and power must lie between 0 and 1, alpha below power; got alpha={alpha}, power={power}"
+        )
     need = float(ndtri(1 - alpha / 2) + ndtri(power))
 
     def lacks(difference: float) -> float:
         other = rate + difference
         a, b = rate * (1 - rate), other * (1 - other)
-        variance = (a + b - 2 * correlation * math.sqrt(a * b)) / (n_tasks * n_episodes) + task_spread**2 / n_tasks
+        variance = (a + b - 2 * correlation * math.sqrt(a * b)) / (
+            n_tasks * n_episodes
+        ) + task_spread**2 / n_tasks
         return need * math.sqrt(max(variance, 0.0)) - difference
 
     if lacks(1 - rate) > 0:

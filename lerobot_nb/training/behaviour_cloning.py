@@ -26,7 +26,12 @@ from ..envs.config import EnvConfig
 from ..envs.errors import LerobotNbError
 from ..evaluation.benchmark import make_benchmark, make_runner
 from ..evaluation.config import EvalConfig
-from ..policies.cloned import ClonedNetwork, ClonedPolicy, ClonedPolicyConfig, save_checkpoint
+from lerobot_nb.policies.cloned import (
+    ClonedNetwork,
+    ClonedPolicy,
+    ClonedPolicyConfig,
+    save_checkpoint,
+)
 from ..results.eval_info import build_eval_info
 from .demonstrations import Demonstrations
 from .tracking import Tracker, no_tracker
@@ -49,7 +54,8 @@ class TrainConfig:
     batch_size
         Frames in one step.
     learning_rate
-        Peak of the learning rate of AdamW; it rises over the first tenth of the steps and falls along a cosine to zero.
+        Peak of the learning rate of AdamW; it rises over the first tenth of the steps and falls
+        along a cosine to zero.
     weight_decay
         Of AdamW.
     chunk_size, n_action_steps
@@ -69,6 +75,7 @@ class TrainConfig:
     device
         "cpu", "cuda", "cuda:0" or "mps".
     """
+
     steps: int = 4000
     batch_size: int = 256
     learning_rate: float = 1e-3
@@ -84,16 +91,34 @@ class TrainConfig:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("batch_size", 1), ("eval_freq", 0), ("n_episodes", 1), ("eval_seed", 0), ("seed", 0), ("chunk_size", 1), ("n_action_steps", 1), ("image_size", 16)):
+        for name, least in (
+            ("steps", 1),
+            ("batch_size", 1),
+            ("eval_freq", 0),
+            ("n_episodes", 1),
+            ("eval_seed", 0),
+            ("seed", 0),
+            ("chunk_size", 1),
+            ("n_action_steps", 1),
+            ("image_size", 16),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+                raise ValueError(
+                    f"{name} must be a whole number of at least {least}, got {value!r}"
+                )
         for name in ("learning_rate", "weight_decay"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not 0 <= value < math.inf
+            ):
                 raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
         if self.n_action_steps > self.chunk_size:
-            raise ValueError(f"n_action_steps={self.n_action_steps} must be at most chunk_size={self.chunk_size}")
+            raise ValueError(
+                f"n_action_steps={self.n_action_steps} must be at most chunk_size={self.chunk_size}"
+            )
         object.__setattr__(self, "hidden", tuple(self.hidden))
 
     def learning_rate_at(self, step: int) -> float:
@@ -101,7 +126,11 @@ class TrainConfig:
         warm = max(1, self.steps // 10)
         if step < warm:
             return self.learning_rate * (step + 1) / warm
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
+        return (
+            self.learning_rate
+            * 0.5
+            * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
+        )
 
 # %% ../../nbs/training/behaviour_cloning.ipynb #a19803ae
 class TrainingData:
@@ -121,10 +150,17 @@ class TrainingData:
             if len(shape) == 3:
                 self.inputs[name] = demonstrations.images(name, config.image_size)
             else:
-                self.inputs[name] = torch.from_numpy(np.ascontiguousarray(demonstrations.columns[name], dtype=np.float32)).reshape(len(demonstrations), -1)
+                self.inputs[name] = torch.from_numpy(
+                    np.ascontiguousarray(demonstrations.columns[name], dtype=np.float32)
+                ).reshape(len(demonstrations), -1)
         chunks, padded = demonstrations.windows(config.chunk_size)
-        self.actions = torch.from_numpy(np.ascontiguousarray(demonstrations.columns["action"], dtype=np.float32))
-        self.chunks, self.valid = torch.from_numpy(np.ascontiguousarray(chunks, dtype=np.float32)), torch.from_numpy(~padded)
+        self.actions = torch.from_numpy(
+            np.ascontiguousarray(demonstrations.columns["action"], dtype=np.float32)
+        )
+        self.chunks, self.valid = (
+            torch.from_numpy(np.ascontiguousarray(chunks, dtype=np.float32)),
+            torch.from_numpy(~padded),
+        )
         if not bool(torch.isfinite(self.chunks).all()):
             raise TrainingError(f"{demonstrations.folder}: some actions are NaN or infinite")
 
@@ -132,28 +168,61 @@ class TrainingData:
         return len(self.actions)
 
     def order(self, step: int, config: TrainConfig) -> Tensor:
-        """The frames of one step, (batch_size,); they follow from the seed and the step alone, so that a resumed training sees the same."""
+        """The frames of one step, (batch_size,); they follow from the seed and the step alone, so
+        that a resumed training sees the same.
+        """
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
         return torch.randint(len(self), (config.batch_size,), generator=generator)
 
     def batch(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Inputs, action chunks (B, chunk, A), and which of their actions count (B, chunk)."""
-        return {name: values[rows] for name, values in self.inputs.items()}, self.chunks[rows], self.valid[rows]
+        return (
+            {name: values[rows] for name, values in self.inputs.items()},
+            self.chunks[rows],
+            self.valid[rows],
+        )
 
 
-def make_network(demonstrations: Demonstrations, data: TrainingData, config: TrainConfig, action_space: Any = None) -> ClonedNetwork:
-    """A network for the data set, with its statistics and fresh weights. action_space: its bounds clip the actions."""
+def make_network(
+    demonstrations: Demonstrations,
+    data: TrainingData,
+    config: TrainConfig,
+    action_space: Any = None,
+) -> ClonedNetwork:
+    """A network for the data set, with its statistics and fresh weights. action_space: its bounds
+    clip the actions.
+    """
     shapes = demonstrations.observation_shapes
-    bounds = () if action_space is None else tuple(tuple(float(value) for value in bound.ravel()) for bound in (action_space.low, action_space.high))
+    bounds = (
+        ()
+        if action_space is None
+        else tuple(
+            tuple(float(value) for value in bound.ravel())
+            for bound in (action_space.low, action_space.high)
+        )
+    )
     low, high = bounds or ((), ())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        network = ClonedNetwork(ClonedPolicyConfig(shapes, data.actions.shape[1], config.chunk_size, config.n_action_steps, config.hidden, config.image_size, low, high))
+        network = ClonedNetwork(
+            ClonedPolicyConfig(
+                shapes,
+                data.actions.shape[1],
+                config.chunk_size,
+                config.n_action_steps,
+                config.hidden,
+                config.image_size,
+                low,
+                high,
+            )
+        )
     network.set_statistics(network.flatten(data.inputs), data.actions)
     return network
 
 
-def chunk_loss(network: ClonedNetwork, inputs: Mapping[str, Tensor], chunks: Tensor, valid: Tensor) -> Tensor:
+def chunk_loss(
+    network: ClonedNetwork, inputs: Mapping[str, Tensor], chunks: Tensor, valid: Tensor
+) -> Tensor:
     """Mean absolute error of the normalised actions, over those that belong to the episode."""
     device = network.action_mean.device
     target = (chunks.to(device) - network.action_mean) / network.action_std
@@ -166,6 +235,7 @@ def chunk_loss(network: ClonedNetwork, inputs: Mapping[str, Tensor], chunks: Ten
 @dataclass(frozen=True)
 class StepResult:
     """One evaluation in a training. pc_success: in percent; None where no episode could be judged."""
+
     step: int
     n_success: int
     n_judged: int
@@ -179,7 +249,9 @@ class StepResult:
         return {"kind": "evaluation", **dataclasses.asdict(self)}
 
 
-def evaluate_network(network: ClonedNetwork, env_config: EnvConfig, step: int, config: EvalConfig) -> StepResult:
+def evaluate_network(
+    network: ClonedNetwork, env_config: EnvConfig, step: int, config: EvalConfig
+) -> StepResult:
     """Evaluate a network as it is. It is put into evaluation mode meanwhile."""
     began = time.perf_counter()
     policy = ClonedPolicy(network=network)
@@ -189,14 +261,22 @@ def evaluate_network(network: ClonedNetwork, env_config: EnvConfig, step: int, c
     if runner.stopped:
         raise TrainingError(f"the evaluation at step {step} was stopped: {runner.stopped}")
     overall = build_eval_info(records, eval_s=runner.times.wall_s, tasks=benchmark.tasks)["overall"]
-    return StepResult(step, overall["n_success"], overall["n_judged"], overall["n_errors"], overall["pc_success"], overall["avg_sum_reward"], time.perf_counter() - began)
+    return StepResult(
+        step,
+        overall["n_success"],
+        overall["n_judged"],
+        overall["n_errors"],
+        overall["pc_success"],
+        overall["avg_sum_reward"],
+        time.perf_counter() - began,
+    )
 
 # %% ../../nbs/training/behaviour_cloning.ipynb #7467a343
 class Training:
     """A training, in a folder of its own.
 
-    The folder holds `config.json`, `log.jsonl` (a line for every loss that is logged and every evaluation), `checkpoints/last` and `checkpoints/best`, and `state.pt`, from which
-    it goes on.
+    The folder holds `config.json`, `log.jsonl` (a line for every loss that is logged and every
+    evaluation), `checkpoints/last` and `checkpoints/best`, and `state.pt`, from which it goes on.
 
     Parameters
     ----------
@@ -226,9 +306,17 @@ class Training:
     ):
         self.folder, self.demonstrations, self.env_config = Path(folder), demonstrations, env_config
         self.config, self.tracker = config or TrainConfig(), tracker
-        self.eval_config = dataclasses.replace(eval_config or EvalConfig(), n_episodes=self.config.n_episodes, seed=self.config.eval_seed, render="none", n_episodes_to_render=None)
+        self.eval_config = dataclasses.replace(
+            eval_config or EvalConfig(),
+            n_episodes=self.config.n_episodes,
+            seed=self.config.eval_seed,
+            render="none",
+            n_episodes_to_render=None,
+        )
         self.accelerator = _accelerator()
-        self.device = str(self.accelerator.device) if self.accelerator is not None else self.config.device
+        self.device = (
+            str(self.accelerator.device) if self.accelerator is not None else self.config.device
+        )
         self.data = TrainingData(demonstrations, self.config)
         task = env_config.tasks()[0]
         env = env_config.env_factory(task)()
@@ -236,9 +324,15 @@ class Training:
             action_space = env.action_space
         finally:
             env.close()
-        self.network = make_network(demonstrations, self.data, self.config, action_space).to(self.device)
+        self.network = make_network(demonstrations, self.data, self.config, action_space).to(
+            self.device
+        )
         ClonedPolicy(network=self.network).check_env(env_config)
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay)
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(),
+            lr=self.config.learning_rate,
+            weight_decay=self.config.weight_decay,
+        )
         self.step, self.results = 0, list[StepResult]()
         self._open()
 
@@ -249,9 +343,26 @@ class Training:
 
     @property
     def best(self) -> StepResult | None:
-        """The evaluation with the most successes, the earliest of them; where nothing is judged, that with the highest reward."""
-        ranked = [result for result in self.results if result.n_judged or result.avg_sum_reward is not None]
-        return max(ranked, key=lambda result: (result.n_success, result.avg_sum_reward if not result.n_judged else 0, -result.step)) if ranked else None
+        """The evaluation with the most successes, the earliest of them; where nothing is judged,
+        that with the highest reward.
+        """
+        ranked = [
+            result
+            for result in self.results
+            if result.n_judged or result.avg_sum_reward is not None
+        ]
+        return (
+            max(
+                ranked,
+                key=lambda result: (
+                    result.n_success,
+                    result.avg_sum_reward if not result.n_judged else 0,
+                    -result.step,
+                ),
+            )
+            if ranked
+            else None
+        )
 
     @property
     def checkpoint(self) -> Path:
@@ -260,17 +371,25 @@ class Training:
 
     def _open(self) -> None:
         """Begin, or take up what the folder holds."""
-        about = {"train": dataclasses.asdict(self.config), "env_config": self.env_config.to_dict(), "frames": len(self.data)}
+        about = {
+            "train": dataclasses.asdict(self.config),
+            "env_config": self.env_config.to_dict(),
+            "frames": len(self.data),
+        }
         text = json.dumps(about, indent=2, sort_keys=True, allow_nan=False)
         path = self.folder / "config.json"
         if path.is_file():
             if path.read_text(encoding="utf-8") != text:
-                raise TrainingError(f"{self.folder} holds a training with another configuration or other data; give a new folder")
+                raise TrainingError(
+                    f"{self.folder} holds a training with another configuration or other data; give a new folder"
+                )
             if (self.folder / "state.pt").is_file():
                 self._restore()
             return
         if self.folder.exists() and any(self.folder.iterdir()):
-            raise TrainingError(f"{self.folder} is not empty and holds no training; give a new folder")
+            raise TrainingError(
+                f"{self.folder} is not empty and holds no training; give a new folder"
+            )
         if self.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -280,26 +399,51 @@ class Training:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
-        lines = [json.loads(line) for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+        lines = [
+            json.loads(line)
+            for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+            if line.endswith("}")
+        ]
         kept = [line for line in lines if line["step"] <= self.step]
-        (self.folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")     # what came after the state is computed again
-        self.results = [StepResult(**{name: value for name, value in line.items() if name != "kind"}) for line in kept if line["kind"] == "evaluation"]
+        # what came after the state is computed again
+        (self.folder / "log.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8"
+        )
+        self.results = [
+            StepResult(**{name: value for name, value in line.items() if name != "kind"})
+            for line in kept
+            if line["kind"] == "evaluation"
+        ]
         _log.info("going on from step %d", self.step)
 
     def run(self, report: Callable[[str], None] = _log.info) -> "Training":
-        """Train to the end; returns itself. report: is told the loss and each evaluation, in a line."""
-        network = self.accelerator.prepare(self.network) if self.accelerator is not None else self.network
+        """Train to the end; returns itself. report: is told the loss and each evaluation, in a
+        line.
+        """
+        network = (
+            self.accelerator.prepare(self.network) if self.accelerator is not None else self.network
+        )
         began, last_report = time.perf_counter(), time.perf_counter()
         losses: list[float] = []
         while self.step < self.config.steps:
             losses.append(self._gradient_step(network))
             self.step += 1
             done = self.step == self.config.steps
-            evaluates = bool(self.config.eval_freq) and (self.step % self.config.eval_freq == 0 or done)
+            evaluates = bool(self.config.eval_freq) and (
+                self.step % self.config.eval_freq == 0 or done
+            )
             if evaluates or done or time.perf_counter() - last_report > 10:
                 loss, last_report = float(np.mean(losses)), time.perf_counter()
                 losses = []
-                self._write_line({"kind": "loss", "step": self.step, "loss": loss, "learning_rate": self.config.learning_rate_at(self.step - 1), "elapsed_s": time.perf_counter() - began})
+                self._write_line(
+                    {
+                        "kind": "loss",
+                        "step": self.step,
+                        "loss": loss,
+                        "learning_rate": self.config.learning_rate_at(self.step - 1),
+                        "elapsed_s": time.perf_counter() - began,
+                    }
+                )
                 report(f"step {self.step} of {self.config.steps}: loss {loss:.4f}")
             if (evaluates or done) and self.is_main:
                 self._evaluate_and_save(evaluates, report)
@@ -321,7 +465,9 @@ class Training:
         self.optimizer.step()
         value = loss.item()
         if not math.isfinite(value):
-            raise TrainingError(f"the loss is {value} at step {self.step}: the training has diverged. A lower learning_rate may help; it is {self.config.learning_rate}")
+            raise TrainingError(
+                f"the loss is {value} at step {self.step}: the training has diverged. A lower learning_rate may help; it is {self.config.learning_rate}"
+            )
         return value
 
     def _evaluate_and_save(self, evaluates: bool, report: Callable[[str], None]) -> None:
@@ -330,27 +476,50 @@ class Training:
             result = evaluate_network(self.network, self.env_config, self.step, self.eval_config)
             self.results.append(result)
             self._write_line(result.to_json())
-            judged = f"{result.n_success}/{result.n_judged} successes" if result.n_judged else f"reward {result.avg_sum_reward}"
+            judged = (
+                f"{result.n_success}/{result.n_judged} successes"
+                if result.n_judged
+                else f"reward {result.avg_sum_reward}"
+            )
             report(f"step {self.step}: {judged} in {result.eval_s:.0f} s")
             if self.best is not before:
                 save_checkpoint(self.network, self.folder / "checkpoints/best")
         save_checkpoint(self.network, self.folder / "checkpoints/last")
         unfinished = self.folder / ".state.pt.unfinished"
-        torch.save({"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}, unfinished)
+        torch.save(
+            {
+                "network": self.network.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+            },
+            unfinished,
+        )
         unfinished.replace(self.folder / "state.pt")
 
     def _write_line(self, line: dict[str, Any]) -> None:
         if self.is_main:
             with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
-            self.tracker.log({f"{line['kind']}/{name}": value for name, value in line.items() if isinstance(value, (int, float)) and name != "step"}, line["step"])
+            self.tracker.log(
+                {
+                    f"{line['kind']}/{name}": value
+                    for name, value in line.items()
+                    if isinstance(value, (int, float)) and name != "step"
+                },
+                line["step"],
+            )
 
     def log(self) -> list[dict[str, Any]]:
         """The lines of log.jsonl."""
-        return [json.loads(line) for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(line)
+            for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
 
     def plot(self) -> Any:
-        """A matplotlib figure: the loss, and the success rate with its 95 % interval (Wilson), by step."""
+        """A matplotlib figure: the loss, and the success rate with its 95 % interval (Wilson), by
+        step.
+        """
         from matplotlib.figure import Figure
 
         from lerobot_nb.results.rates import SuccessRate
@@ -358,23 +527,35 @@ class Training:
         figure = Figure(figsize=(9, 3.2), layout="constrained")
         left, right = figure.subplots(1, 2)
         losses = [line for line in self.log() if line["kind"] == "loss"]
-        left.plot([line["step"] for line in losses], [line["loss"] for line in losses], color="#1f5f8b")
+        left.plot(
+            [line["step"] for line in losses], [line["loss"] for line in losses], color="#1f5f8b"
+        )
         left.set(xlabel="step", ylabel="loss (normalised actions)", ylim=(0, None))
         for result in self.results:
             if result.n_judged:
                 rate = SuccessRate(result.n_success, result.n_judged)
                 low, high = rate.interval()
-                right.plot([result.step] * 2, [low * 100, high * 100], color="#1f5f8b", linewidth=1.5)
-                right.plot(result.step, 100 * result.n_success / result.n_judged, "o", color="#1f5f8b")
+                right.plot(
+                    [result.step] * 2, [low * 100, high * 100], color="#1f5f8b", linewidth=1.5
+                )
+                right.plot(
+                    result.step, 100 * result.n_success / result.n_judged, "o", color="#1f5f8b"
+                )
         right.set(xlabel="step", ylabel="success, %", ylim=(0, 103))
         return figure
 
 
 class _Forwarding:
-    """The network's numbers with the forward pass of the wrapped one: several processes average gradients through it."""
+    """The network's numbers with the forward pass of the wrapped one: several processes average
+    gradients through it.
+    """
 
     def __init__(self, wrapped: Any, network: ClonedNetwork):
-        self.wrapped, self.action_mean, self.action_std = wrapped, network.action_mean, network.action_std
+        self.wrapped, self.action_mean, self.action_std = (
+            wrapped,
+            network.action_mean,
+            network.action_std,
+        )
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         output: Tensor = self.wrapped(inputs)
@@ -382,7 +563,9 @@ class _Forwarding:
 
 
 def _accelerator() -> Any:
-    """accelerate's object where this process was started by `accelerate launch` (or torchrun); None otherwise."""
+    """accelerate's object where this process was started by `accelerate launch` (or torchrun); None
+    otherwise.
+    """
     if "ACCELERATE_MIXED_PRECISION" not in os.environ and "LOCAL_RANK" not in os.environ:
         return None
     from accelerate import Accelerator

@@ -39,9 +39,12 @@ class DemonstrationError(LerobotNbError, ValueError):
 
 
 _VERSION = "v3.0"
-_DATA, _VIDEO = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet", "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-_CHUNK = 1000                 # files in one folder
-_UNDER_WAY = "recording"      # what an interrupted recording leaves in the folder
+_DATA, _VIDEO = (
+    "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+    "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+)
+_CHUNK = 1000  # files in one folder
+_UNDER_WAY = "recording"  # what an interrupted recording leaves in the folder
 
 # %% ../../nbs/training/demonstrations.ipynb #44dbd121
 def record_demonstrations(
@@ -61,21 +64,27 @@ def record_demonstrations(
     Parameters
     ----------
     env
-        A benchmark's name or configuration. What it shows is what the frames hold; the ground truth of scripted experts is left out.
+        A benchmark's name or configuration. What it shows is what the frames hold; the ground truth
+        of scripted experts is left out.
     folder
-        Where the data set goes: a new or empty folder, or one with an interrupted recording of the same episodes.
+        Where the data set goes: a new or empty folder, or one with an interrupted recording of the
+        same episodes.
     policy
-        A name or an import path, as for `make_policy`; `policy_kwargs` are the arguments of its class.
+        A name or an import path, as for `make_policy`; `policy_kwargs` are the arguments of its
+        class.
     n_episodes
         Episodes of every task. Episode i has the seed `seed + i`.
     seed
-        Of the first episode. Evaluations begin with 1000, so the default leaves their episodes unseen.
+        Of the first episode. Evaluations begin with 1000, so the default leaves their episodes
+        unseen.
     action_noise
-        Standard deviation of Gaussian noise on each action, in the units of actions; clipped to the action space.
+        Standard deviation of Gaussian noise on each action, in the units of actions; clipped to the
+        action space.
     only_successes
         Leave out episodes that did not succeed.
     config
-        How the episodes are run (`batch_size`, timeouts, …); its `n_episodes`, `seed` and `render` are set by the arguments here.
+        How the episodes are run (`batch_size`, timeouts, …); its `n_episodes`, `seed` and `render`
+        are set by the arguments here.
 
     Returns
     -------
@@ -89,9 +98,16 @@ def record_demonstrations(
     """
     env_config = make_env_config(env) if isinstance(env, str) else env
     if isinstance(env, str):
-        env_config = dataclasses.replace(env_config, **policy_wishes(policy, env_config, **(policy_kwargs or {})))
+        env_config = dataclasses.replace(
+            env_config, **policy_wishes(policy, env_config, **(policy_kwargs or {}))
+        )
     request = {
-        "env_config": env_config.to_dict(), "policy": policy, "policy_kwargs": policy_kwargs or {}, "n_episodes": n_episodes, "seed": seed, "action_noise": action_noise,
+        "env_config": env_config.to_dict(),
+        "policy": policy,
+        "policy_kwargs": policy_kwargs or {},
+        "n_episodes": n_episodes,
+        "seed": seed,
+        "action_noise": action_noise,
         "only_successes": only_successes,
     }
     folder = Path(folder)
@@ -99,32 +115,63 @@ def record_demonstrations(
     target: Any = policy
     kwargs = dict(policy_kwargs or {})
     if action_noise:
-        kwargs = {"base": policy_path(policy, env_config), "base_kwargs": kwargs, "scale": action_noise}
+        kwargs = {
+            "base": policy_path(policy, env_config),
+            "base_kwargs": kwargs,
+            "scale": action_noise,
+        }
         target = "lerobot_nb.policies.noisy:NoisyPolicy"
     built = make_policy(target, env_config, **kwargs)
-    run_config = dataclasses.replace(config or EvalConfig(), n_episodes=n_episodes, seed=seed, render="none", n_episodes_to_render=None)
-    benchmark = _recorded_benchmark(make_benchmark(env_config, built, films=False), under_way / "episodes")
+    run_config = dataclasses.replace(
+        config or EvalConfig(),
+        n_episodes=n_episodes,
+        seed=seed,
+        render="none",
+        n_episodes_to_render=None,
+    )
+    benchmark = _recorded_benchmark(
+        make_benchmark(env_config, built, films=False), under_way / "episodes"
+    )
     records = _record(benchmark, built, run_config, under_way)
-    chosen = [record for record in records if record.error is None and (record.success or not only_successes)]
+    chosen = [
+        record
+        for record in records
+        if record.error is None and (record.success or not only_successes)
+    ]
     if not chosen:
         errors = [record.error for record in records if record.error]
         raise DemonstrationError(
-            f"none of the {len(records)} episodes can be written: " + (f"they ended in errors, such as {errors[0].splitlines()[0]}" if errors else "none succeeded; only_successes=False keeps them")
+            f"none of the {len(records)} episodes can be written: "
+            + (
+                f"they ended in errors, such as {errors[0].splitlines()[0]}"
+                if errors
+                else "none succeeded; only_successes=False keeps them"
+            )
         )
-    written = write_dataset(folder, env_config, ((record, _read_recording(under_way / "episodes", record)) for record in chosen))
+    written = write_dataset(
+        folder,
+        env_config,
+        ((record, _read_recording(under_way / "episodes", record)) for record in chosen),
+    )
     shutil.rmtree(under_way)
     _log.info("%d of %d episodes are in %s", len(chosen), len(records), folder)
     return written
 
 
 def _open_folder(folder: Path, request: Mapping[str, Any]) -> Path:
-    """The folder for the recording under way; DemonstrationError where `folder` holds anything else."""
+    """The folder for the recording under way; DemonstrationError where `folder` holds anything
+    else.
+    """
     under_way, text = folder / _UNDER_WAY, json.dumps(request, sort_keys=True, allow_nan=False)
     if folder.exists() and any(folder.iterdir()):
         if not (under_way / "request.json").is_file():
-            raise DemonstrationError(f"{folder} is not empty; give a new folder, or remove this one first")
+            raise DemonstrationError(
+                f"{folder} is not empty; give a new folder, or remove this one first"
+            )
         if (under_way / "request.json").read_text(encoding="utf-8") != text:
-            raise DemonstrationError(f"{folder} holds an interrupted recording of other episodes; give a new folder, or remove this one first")
+            raise DemonstrationError(
+                f"{folder} holds an interrupted recording of other episodes; give a new folder, or remove this one first"
+            )
         return under_way
     under_way.mkdir(parents=True)
     (under_way / "request.json").write_text(text, encoding="utf-8")
@@ -132,26 +179,44 @@ def _open_folder(folder: Path, request: Mapping[str, Any]) -> Path:
 
 
 def _recorded_benchmark(benchmark: Benchmark, folder: Path) -> Benchmark:
-    return dataclasses.replace(benchmark, factories={key: recorded(factory, folder, *key) for key, factory in benchmark.factories.items()})
+    return dataclasses.replace(
+        benchmark,
+        factories={
+            key: recorded(factory, folder, *key) for key, factory in benchmark.factories.items()
+        },
+    )
 
 
-def _record(benchmark: Benchmark, policy: Any, config: EvalConfig, folder: Path) -> list[EpisodeRecord]:
+def _record(
+    benchmark: Benchmark, policy: Any, config: EvalConfig, folder: Path
+) -> list[EpisodeRecord]:
     """Run what is not recorded yet; the records of all episodes, in order."""
     path = folder / "episodes.jsonl"
     before = list(read_records(path)) if path.exists() else []
-    runner = make_runner(benchmark, policy, config, plan=Plan(benchmark.tasks, config.n_episodes, config.seed), placement=choose_placement(config, policy), done=[one.key for one in before])
+    runner = make_runner(
+        benchmark,
+        policy,
+        config,
+        plan=Plan(benchmark.tasks, config.n_episodes, config.seed),
+        placement=choose_placement(config, policy),
+        done=[one.key for one in before],
+    )
     with path.open("a", encoding="utf-8") as file:
         for record in runner.run():
             before.append(record)
             file.write(json.dumps(record.to_json(), allow_nan=False) + "\n")
             file.flush()
     if runner.stopped:
-        raise DemonstrationError(f"{runner.stopped}; what was recorded is kept in {folder}: start again with the same arguments to go on")
+        raise DemonstrationError(
+            f"{runner.stopped}; what was recorded is kept in {folder}: start again with the same arguments to go on"
+        )
     return sorted(before, key=lambda record: record.key)
 
 
 def _read_recording(folder: Path, record: EpisodeRecord) -> dict[str, np.ndarray]:
-    """The arrays of one recorded episode; DemonstrationError where they are not those of the record."""
+    """The arrays of one recorded episode; DemonstrationError where they are not those of the
+    record.
+    """
     path = folder / recording_name(record.suite, record.task_id, record.seed)
     try:
         with np.load(path) as stored:
@@ -159,11 +224,17 @@ def _read_recording(folder: Path, record: EpisodeRecord) -> dict[str, np.ndarray
     except (OSError, ValueError) as error:
         raise DemonstrationError(f"{path} can't be read: {error}") from error
     if len(arrays["action"]) != record.n_steps:
-        raise DemonstrationError(f"{path} holds {len(arrays['action'])} steps, but the record says {record.n_steps}")
+        raise DemonstrationError(
+            f"{path} holds {len(arrays['action'])} steps, but the record says {record.n_steps}"
+        )
     return arrays
 
 # %% ../../nbs/training/demonstrations.ipynb #e4d14b65
-def write_dataset(folder: str | os.PathLike[str], env_config: EnvConfig, episodes: Iterator[tuple[EpisodeRecord, Mapping[str, np.ndarray]]]) -> "Demonstrations":
+def write_dataset(
+    folder: str | os.PathLike[str],
+    env_config: EnvConfig,
+    episodes: Iterator[tuple[EpisodeRecord, Mapping[str, np.ndarray]]],
+) -> "Demonstrations":
     """Write a data set of version 3 and read it back.
 
     Parameters
@@ -173,7 +244,8 @@ def write_dataset(folder: str | os.PathLike[str], env_config: EnvConfig, episode
     env_config
         The benchmark's configuration: its processors, its frames per second.
     episodes
-        For each episode its record, and arrays of equal length: `observation/<name>` as the environment gave them, `action`, `reward`, `success`.
+        For each episode its record, and arrays of equal length: `observation/<name>` as the
+        environment gave them, `action`, `reward`, `success`.
 
     Returns
     -------
@@ -193,24 +265,44 @@ def write_dataset(folder: str | os.PathLike[str], env_config: EnvConfig, episode
         length = len(arrays["action"])
         flat, images = _as_policy_sees(env_config, arrays)
         sentence = record.task_description or record.task
-        frame: dict[str, Any] = {name: list(values.astype(np.float32)) for name, values in flat.items()}
+        frame: dict[str, Any] = {
+            name: list(values.astype(np.float32)) for name, values in flat.items()
+        }
         frame["action"] = list(arrays["action"].astype(np.float32).reshape(length, -1))
         frame |= {
-            "next.reward": arrays["reward"].astype(np.float32), "next.success": arrays["success"].astype(bool), "next.done": np.arange(length) == length - 1,
-            "timestamp": (np.arange(length) / env_config.fps).astype(np.float32), "frame_index": np.arange(length), "episode_index": np.full(length, number),
-            "index": np.arange(begins, begins + length), "task_index": np.full(length, tasks.setdefault(sentence, len(tasks))),
+            "next.reward": arrays["reward"].astype(np.float32),
+            "next.success": arrays["success"].astype(bool),
+            "next.done": np.arange(length) == length - 1,
+            "timestamp": (np.arange(length) / env_config.fps).astype(np.float32),
+            "frame_index": np.arange(length),
+            "episode_index": np.full(length, number),
+            "index": np.arange(begins, begins + length),
+            "task_index": np.full(length, tasks.setdefault(sentence, len(tasks))),
         }
         rows.append(pd.DataFrame(frame))
         episode = {
-            "episode_index": number, "tasks": [sentence], "length": length, "data/chunk_index": 0, "data/file_index": 0, "dataset_from_index": begins,
-            "dataset_to_index": begins + length, "meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0,
-            "seed": record.seed, "suite": record.suite, "task_id": record.task_id, "success": record.success,
+            "episode_index": number,
+            "tasks": [sentence],
+            "length": length,
+            "data/chunk_index": 0,
+            "data/file_index": 0,
+            "dataset_from_index": begins,
+            "dataset_to_index": begins + length,
+            "meta/episodes/chunk_index": 0,
+            "meta/episodes/file_index": 0,
+            "seed": record.seed,
+            "suite": record.suite,
+            "task_id": record.task_id,
+            "success": record.success,
         }
         for name, frames in images.items():
             place = {"chunk_index": number // _CHUNK, "file_index": number % _CHUNK}
             _write_video(folder / _VIDEO.format(video_key=name, **place), frames, env_config.fps)
             episode |= {f"videos/{name}/{key}": value for key, value in place.items()}
-            episode |= {f"videos/{name}/from_timestamp": 0.0, f"videos/{name}/to_timestamp": length / env_config.fps}
+            episode |= {
+                f"videos/{name}/from_timestamp": 0.0,
+                f"videos/{name}/to_timestamp": length / env_config.fps,
+            }
             pictures.add(name, frames)
         about.append(episode)
         begins += length
@@ -221,25 +313,45 @@ def write_dataset(folder: str | os.PathLike[str], env_config: EnvConfig, episode
     table = pd.concat(rows, ignore_index=True)
     _write_tables(folder, table, about, tasks, features)
     info = {
-        "codebase_version": _VERSION, "robot_type": env_config.type, "total_episodes": len(about), "total_frames": begins, "total_tasks": len(tasks), "chunks_size": _CHUNK,
-        "data_files_size_in_mb": 100, "video_files_size_in_mb": 200, "fps": env_config.fps, "splits": {"train": f"0:{len(about)}"}, "data_path": _DATA,
-        "video_path": _VIDEO if pictures.names else None, "features": features,
+        "codebase_version": _VERSION,
+        "robot_type": env_config.type,
+        "total_episodes": len(about),
+        "total_frames": begins,
+        "total_tasks": len(tasks),
+        "chunks_size": _CHUNK,
+        "data_files_size_in_mb": 100,
+        "video_files_size_in_mb": 200,
+        "fps": env_config.fps,
+        "splits": {"train": f"0:{len(about)}"},
+        "data_path": _DATA,
+        "video_path": _VIDEO if pictures.names else None,
+        "features": features,
     }
     _write_json(folder / "meta/stats.json", _statistics(table, features) | pictures.summary())
-    _write_json(folder / "meta/info.json", info)                       # last: a folder with it is complete
+    _write_json(folder / "meta/info.json", info)  # last: a folder with it is complete
     return Demonstrations.load(folder)
 
 
-def _as_policy_sees(env_config: EnvConfig, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _as_policy_sees(
+    env_config: EnvConfig, arrays: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Flat features (T, D) and pictures (T, H, W, 3) uint8 under the policy's names."""
     from lerobot_nb.envs.processors import preprocess_observation
 
-    observation = nest_observation({name.removeprefix("observation/"): values for name, values in arrays.items() if name.startswith("observation/")})
-    batch = env_config.get_env_processors()[0](preprocess_observation(observation) | {"task": [""] * len(arrays["action"])})
+    observation = nest_observation(
+        {
+            name.removeprefix("observation/"): values
+            for name, values in arrays.items()
+            if name.startswith("observation/")
+        }
+    )
+    batch = env_config.get_env_processors()[0](
+        preprocess_observation(observation) | {"task": [""] * len(arrays["action"])}
+    )
     flat, images = {}, {}
     for name, value in batch.items():
         if not hasattr(value, "numpy"):
-            continue                                                   # texts
+            continue  # texts
         if value.ndim == 4:
             images[name] = (value * 255).round().to(dtype=_uint8()).permute(0, 2, 3, 1).numpy()
         else:
@@ -253,21 +365,45 @@ def _uint8() -> Any:
     return torch.uint8
 
 
-def _features(flat: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray], action: np.ndarray, fps: int) -> dict[str, dict[str, Any]]:
+def _features(
+    flat: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray], action: np.ndarray, fps: int
+) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, frames in images.items():
         _, height, width, channels = frames.shape
         found[name] = {
-            "dtype": "video", "shape": [height, width, channels], "names": ["height", "width", "channels"],
-            "info": {"video.height": height, "video.width": width, "video.codec": "h264", "video.pix_fmt": _pixel_format(height, width), "video.is_depth_map": False, "video.fps": fps,
-                     "video.channels": channels, "has_audio": False},
+            "dtype": "video",
+            "shape": [height, width, channels],
+            "names": ["height", "width", "channels"],
+            "info": {
+                "video.height": height,
+                "video.width": width,
+                "video.codec": "h264",
+                "video.pix_fmt": _pixel_format(height, width),
+                "video.is_depth_map": False,
+                "video.fps": fps,
+                "video.channels": channels,
+                "has_audio": False,
+            },
         }
-    found |= {name: {"dtype": "float32", "shape": [values.shape[1]], "names": None} for name, values in flat.items()}
+    found |= {
+        name: {"dtype": "float32", "shape": [values.shape[1]], "names": None}
+        for name, values in flat.items()
+    }
     found["action"] = {"dtype": "float32", "shape": [int(np.prod(action.shape[1:]))], "names": None}
-    found |= {name: {"dtype": kind, "shape": [1], "names": None} for name, kind in (
-        ("next.reward", "float32"), ("next.success", "bool"), ("next.done", "bool"), ("timestamp", "float32"), ("frame_index", "int64"), ("episode_index", "int64"),
-        ("index", "int64"), ("task_index", "int64"),
-    )}
+    found |= {
+        name: {"dtype": kind, "shape": [1], "names": None}
+        for name, kind in (
+            ("next.reward", "float32"),
+            ("next.success", "bool"),
+            ("next.done", "bool"),
+            ("timestamp", "float32"),
+            ("frame_index", "int64"),
+            ("episode_index", "int64"),
+            ("index", "int64"),
+            ("task_index", "int64"),
+        )
+    }
     return found
 
 
@@ -276,67 +412,134 @@ def _pixel_format(height: int, width: int) -> str:
 
 
 def _write_video(path: Path, frames: np.ndarray, fps: int) -> None:
-    """Frames (T, H, W, 3) uint8, with a key frame at every second one so that single frames are found quickly."""
+    """Frames (T, H, W, 3) uint8, with a key frame at every second one so that single frames are
+    found quickly.
+    """
     import av
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=fps, options={"crf": "18", "g": "2", "preset": "veryfast"})
+        stream = container.add_stream(
+            "libx264", rate=fps, options={"crf": "18", "g": "2", "preset": "veryfast"}
+        )
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = _pixel_format(*frames.shape[1:3])
         for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")))
+            container.mux(
+                stream.encode(
+                    av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+                )
+            )
         container.mux(stream.encode())
 
 
-def _write_tables(folder: Path, table: "pd.DataFrame", about: list[dict[str, Any]], tasks: Mapping[str, int], features: Mapping[str, Any]) -> None:
+def _write_tables(
+    folder: Path,
+    table: "pd.DataFrame",
+    about: list[dict[str, Any]],
+    tasks: Mapping[str, int],
+    features: Mapping[str, Any],
+) -> None:
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     kinds = {"float32": pa.float32(), "int64": pa.int64(), "bool": pa.bool_()}
-    schema = pa.schema([
-        (name, kinds[feature["dtype"]] if feature["shape"] == [1] and name not in ("action",) and not name.startswith("observation.") else pa.list_(kinds[feature["dtype"]], feature["shape"][0]))
-        for name, feature in features.items() if feature["dtype"] != "video"
-    ])
-    for path in (folder / _DATA.format(chunk_index=0, file_index=0), folder / "meta/episodes/chunk-000/file-000.parquet"):
+    schema = pa.schema(
+        [
+            (
+                name,
+                kinds[feature["dtype"]]
+                if feature["shape"] == [1]
+                and name not in ("action",)
+                and not name.startswith("observation.")
+                else pa.list_(kinds[feature["dtype"]], feature["shape"][0]),
+            )
+            for name, feature in features.items()
+            if feature["dtype"] != "video"
+        ]
+    )
+    for path in (
+        folder / _DATA.format(chunk_index=0, file_index=0),
+        folder / "meta/episodes/chunk-000/file-000.parquet",
+    ):
         path.parent.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pandas(table, schema=schema, preserve_index=False), folder / _DATA.format(chunk_index=0, file_index=0))
+    pq.write_table(
+        pa.Table.from_pandas(table, schema=schema, preserve_index=False),
+        folder / _DATA.format(chunk_index=0, file_index=0),
+    )
     pd.DataFrame(about).to_parquet(folder / "meta/episodes/chunk-000/file-000.parquet")
-    pd.DataFrame({"task_index": list(tasks.values())}, index=pd.Index(list(tasks), name="task")).to_parquet(folder / "meta/tasks.parquet")
+    pd.DataFrame(
+        {"task_index": list(tasks.values())}, index=pd.Index(list(tasks), name="task")
+    ).to_parquet(folder / "meta/tasks.parquet")
 
 
-def _statistics(table: "pd.DataFrame", features: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
+def _statistics(
+    table: "pd.DataFrame", features: Mapping[str, Any]
+) -> dict[str, dict[str, list[float]]]:
     found = {}
     for name, feature in features.items():
         if feature["dtype"] == "video":
             continue
         column = table[name].to_numpy()
-        values = np.stack(column).astype(np.float64) if isinstance(column[0], (list, np.ndarray)) else column.astype(np.float64)[:, None]
-        found[name] = {"min": values.min(0).tolist(), "max": values.max(0).tolist(), "mean": values.mean(0).tolist(), "std": values.std(0).tolist(), "count": [len(values)]}
+        values = (
+            np.stack(column).astype(np.float64)
+            if isinstance(column[0], (list, np.ndarray))
+            else column.astype(np.float64)[:, None]
+        )
+        found[name] = {
+            "min": values.min(0).tolist(),
+            "max": values.max(0).tolist(),
+            "mean": values.mean(0).tolist(),
+            "std": values.std(0).tolist(),
+            "count": [len(values)],
+        }
     return found
 
 
 class _PictureStatistics:
-    """Mean, deviation and range of each colour, over all frames; lerobot keeps them as (3, 1, 1) in [0, 1]."""
+    """Mean, deviation and range of each colour, over all frames; lerobot keeps them as (3, 1, 1) in
+    [0, 1].
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, frames: np.ndarray) -> None:
         values = frames.reshape(-1, 3)
-        mine = self.names.setdefault(name, {"n": 0, "frames": 0, "sum": np.zeros(3), "squares": np.zeros(3), "min": np.full(3, 255), "max": np.zeros(3)})
+        mine = self.names.setdefault(
+            name,
+            {
+                "n": 0,
+                "frames": 0,
+                "sum": np.zeros(3),
+                "squares": np.zeros(3),
+                "min": np.full(3, 255),
+                "max": np.zeros(3),
+            },
+        )
         mine["n"], mine["frames"] = mine["n"] + len(values), mine["frames"] + len(frames)
         mine["sum"] += values.sum(0, dtype=np.float64)
         mine["squares"] += np.square(values, dtype=np.float64).sum(0)
-        mine["min"], mine["max"] = np.minimum(mine["min"], values.min(0)), np.maximum(mine["max"], values.max(0))
+        mine["min"], mine["max"] = (
+            np.minimum(mine["min"], values.min(0)),
+            np.maximum(mine["max"], values.max(0)),
+        )
 
     def summary(self) -> dict[str, dict[str, Any]]:
         found = {}
         for name, mine in self.names.items():
             mean = mine["sum"] / mine["n"]
             std = np.sqrt(np.maximum(mine["squares"] / mine["n"] - mean**2, 0))
-            found[name] = {key: (values / 255).reshape(3, 1, 1).tolist() for key, values in (("min", mine["min"]), ("max", mine["max"]), ("mean", mean), ("std", std))}
+            found[name] = {
+                key: (values / 255).reshape(3, 1, 1).tolist()
+                for key, values in (
+                    ("min", mine["min"]),
+                    ("max", mine["max"]),
+                    ("mean", mean),
+                    ("std", std),
+                )
+            }
             found[name]["count"] = [mine["frames"]]
         return found
 
@@ -365,6 +568,7 @@ class Demonstrations:
     tasks
         The sentences, by `task_index`.
     """
+
     folder: Path
     info: dict[str, Any]
     columns: dict[str, np.ndarray]
@@ -385,20 +589,36 @@ class Demonstrations:
         folder = Path(folder)
         path = folder / "meta/info.json"
         if not path.is_file():
-            state = "holds an interrupted recording; start record_demonstrations again with the same arguments to go on" if (folder / _UNDER_WAY).is_dir() else "is not a data set: meta/info.json is missing"
+            state = (
+                "holds an interrupted recording; start record_demonstrations again with the same arguments to go on"
+                if (folder / _UNDER_WAY).is_dir()
+                else "is not a data set: meta/info.json is missing"
+            )
             raise DemonstrationError(f"{folder} {state}")
         try:
             info = json.loads(path.read_text(encoding="utf-8"))
             version = info["codebase_version"]
             if not str(version).startswith("v3."):
-                raise DemonstrationError(f"{folder} is of version {version}; version 3 can be read (lerobot's convert_dataset_v21_to_v30 converts older ones)")
-            frames = pd.concat([pd.read_parquet(one) for one in sorted((folder / "data").glob("*/*.parquet"))], ignore_index=True)
+                raise DemonstrationError(
+                    f"{folder} is of version {version}; version 3 can be read (lerobot's convert_dataset_v21_to_v30 converts older ones)"
+                )
+            frames = pd.concat(
+                [pd.read_parquet(one) for one in sorted((folder / "data").glob("*/*.parquet"))],
+                ignore_index=True,
+            )
             tasks = pd.read_parquet(folder / "meta/tasks.parquet")
             frames = frames.sort_values("index", kind="stable", ignore_index=True)
-            columns = {name: np.stack(frames[name].to_numpy()) if isinstance(frames[name].iloc[0], np.ndarray) else frames[name].to_numpy() for name in frames.columns}
+            columns = {
+                name: np.stack(frames[name].to_numpy())
+                if isinstance(frames[name].iloc[0], np.ndarray)
+                else frames[name].to_numpy()
+                for name in frames.columns
+            }
             starts = np.flatnonzero(np.diff(columns["episode_index"], prepend=-1))
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise DemonstrationError(f"{folder} can't be read: {type(error).__name__}: {error}") from error
+            raise DemonstrationError(
+                f"{folder} can't be read: {type(error).__name__}: {error}"
+            ) from error
         sentences = tuple(str(name) for name in tasks.sort_values("task_index").index)
         return cls(folder, info, columns, np.append(starts, len(frames)), sentences)
 
@@ -418,21 +638,28 @@ class Demonstrations:
     def observation_shapes(self) -> dict[str, tuple[int, ...]]:
         """What a policy sees: flat features as (D,), pictures as (3, H, W)."""
         return {
-            name: (feature["shape"][2], *feature["shape"][:2]) if feature["dtype"] in ("video", "image") else tuple(feature["shape"])
-            for name, feature in self.info["features"].items() if name.startswith("observation.")
+            name: (feature["shape"][2], *feature["shape"][:2])
+            if feature["dtype"] in ("video", "image")
+            else tuple(feature["shape"])
+            for name, feature in self.info["features"].items()
+            if name.startswith("observation.")
         }
 
     def windows(self, length: int, column: str = "action") -> tuple[np.ndarray, np.ndarray]:
-        """What follows each frame: values (N, length, …) of a column from the frame itself on, and a mask (N, length), True where the episode was over already.
+        """What follows each frame: values (N, length, …) of a column from the frame itself on, and
+        a mask (N, length), True where the episode was over already.
 
-        Past the end of an episode its last value is repeated. With a frame every 1/fps seconds this is what `delta_timestamps` gives in lerobot.
+        Past the end of an episode its last value is repeated. With a frame every 1/fps seconds this
+        is what `delta_timestamps` gives in lerobot.
         """
         last = np.repeat(self.episode_starts[1:] - 1, np.diff(self.episode_starts))
         wanted = np.arange(len(self))[:, None] + np.arange(length)
         return self.columns[column][np.minimum(wanted, last[:, None])], wanted > last[:, None]
 
     def images(self, name: str, size: int | None = None) -> "Tensor":
-        """All pictures of one camera, (N, 3, H, W) uint8; `size` makes them smaller: (N, 3, size, size)."""
+        """All pictures of one camera, (N, 3, H, W) uint8; `size` makes them smaller: (N, 3, size,
+        size).
+        """
         import torch
 
         from lerobot_nb.policies.cloned import resized
@@ -440,7 +667,11 @@ class Demonstrations:
         parts = []
         for episode in range(self.n_episodes):
             frames = torch.from_numpy(self._decoded(name, episode)).permute(0, 3, 1, 2)
-            parts.append((resized(frames, size) * 255).round().to(torch.uint8) if size is not None else frames)
+            parts.append(
+                (resized(frames, size) * 255).round().to(torch.uint8)
+                if size is not None
+                else frames
+            )
         return torch.cat(parts)
 
     def _decoded(self, name: str, episode: int) -> np.ndarray:
@@ -448,15 +679,34 @@ class Demonstrations:
         import av
         import pandas as pd
 
-        about = pd.concat([pd.read_parquet(one) for one in sorted((self.folder / "meta/episodes").glob("*/*.parquet"))]).set_index("episode_index").loc[episode]
-        path = self.folder / self.info["video_path"].format(video_key=name, chunk_index=int(about[f"videos/{name}/chunk_index"]), file_index=int(about[f"videos/{name}/file_index"]))
+        about = (
+            pd.concat(
+                [
+                    pd.read_parquet(one)
+                    for one in sorted((self.folder / "meta/episodes").glob("*/*.parquet"))
+                ]
+            )
+            .set_index("episode_index")
+            .loc[episode]
+        )
+        path = self.folder / self.info["video_path"].format(
+            video_key=name,
+            chunk_index=int(about[f"videos/{name}/chunk_index"]),
+            file_index=int(about[f"videos/{name}/file_index"]),
+        )
         first = round(float(about[f"videos/{name}/from_timestamp"]) * self.info["fps"])
         n_frames = int(self.episode_starts[episode + 1] - self.episode_starts[episode])
         try:
             with av.open(str(path)) as container:
-                frames = [frame.to_ndarray(format="rgb24") for number, frame in enumerate(container.decode(video=0)) if first <= number < first + n_frames]
+                frames = [
+                    frame.to_ndarray(format="rgb24")
+                    for number, frame in enumerate(container.decode(video=0))
+                    if first <= number < first + n_frames
+                ]
         except (OSError, ValueError) as error:
             raise DemonstrationError(f"{path} can't be read: {error}") from error
         if len(frames) != n_frames:
-            raise DemonstrationError(f"{path} holds {len(frames)} of the {n_frames} frames of episode {episode}")
+            raise DemonstrationError(
+                f"{path} holds {len(frames)} of the {n_frames} frames of episode {episode}"
+            )
         return np.stack(frames)

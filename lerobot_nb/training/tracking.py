@@ -38,7 +38,7 @@ class TensorBoardTracker:
     def __init__(self, folder: str | Path):
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder))        # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         for name, value in numbers.items():
@@ -51,8 +51,14 @@ class TensorBoardTracker:
 class _RunTracker:
     """Services whose module has `init` and whose runs have `log` and `finish`."""
 
-    def __init__(self, module: Any, project: str, settings: Mapping[str, Any], folder: str | Path | None):
-        self._run = module.init(project=project, config=dict(settings), **({"dir": str(folder)} if folder is not None else {}))
+    def __init__(
+        self, module: Any, project: str, settings: Mapping[str, Any], folder: str | Path | None
+    ):
+        self._run = module.init(
+            project=project,
+            config=dict(settings),
+            **({"dir": str(folder)} if folder is not None else {}),
+        )
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         self._run.log(dict(numbers), step=step)
@@ -79,7 +85,12 @@ class TrackioTracker(_RunTracker):
         super().__init__(trackio, project, settings, None)
 
 
-def make_tracker(name: str | None, folder: str | Path, project: str = "lerobot_nb", settings: Mapping[str, Any] | None = None) -> Tracker:
+def make_tracker(
+    name: str | None,
+    folder: str | Path,
+    project: str = "lerobot_nb",
+    settings: Mapping[str, Any] | None = None,
+) -> Tracker:
     """The tracker called `name`: "tensorboard", "wandb", "trackio", or None for none.
 
     Parameters
@@ -96,7 +107,11 @@ def make_tracker(name: str | None, folder: str | Path, project: str = "lerobot_n
     ImportError
         Where the package is missing, with the command that installs it.
     """
-    makers = {"tensorboard": lambda: TensorBoardTracker(folder), "wandb": lambda: WandbTracker(project, settings or {}, folder), "trackio": lambda: TrackioTracker(project, settings or {})}
+    makers = {
+        "tensorboard": lambda: TensorBoardTracker(folder),
+        "wandb": lambda: WandbTracker(project, settings or {}, folder),
+        "trackio": lambda: TrackioTracker(project, settings or {}),
+    }
     if name in (None, "", "none"):
         return no_tracker
     if name not in makers:
@@ -105,4 +120,6 @@ def make_tracker(name: str | None, folder: str | Path, project: str = "lerobot_n
         tracker: Tracker = makers[name]()
         return tracker
     except ImportError as error:
-        raise ImportError(f"tracker={name!r} needs a package that is not installed ({error}): pip install {name}") from error
+        raise ImportError(
+            f"tracker={name!r} needs a package that is not installed ({error}): pip install {name}"
+        ) from error
