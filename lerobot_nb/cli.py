@@ -72,9 +72,9 @@ SUBCOMMANDS = {
 class _Delegate(argparse.ArgumentParser):
     """Takes the words behind a subcommand as they are: the subcommand's own parser reads them."""
 
-    def parse_known_args(
+    def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[Any, list[str]]:  # type: ignore[override]
+    ) -> tuple[Any, list[str]]:
         return argparse.Namespace(words=list(args or ())), []
 
 
