@@ -34,6 +34,15 @@ WIDTH = 80  # characters of code that the text column shows
 # --- names and where they are documented --------------------------------------------------------------------------------
 
 
+def entries_of(module: str) -> set[str]:
+    """The names of a module that have an entry on its page: those in `__all__`."""
+    path = get_config().lib_path.parent / (module.replace(".", "/") + ".py")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
 @lru_cache
 def pages() -> dict[str, str]:
     """Every documented name, short and in full, and the page and heading that it has; names that
@@ -42,13 +51,14 @@ def pages() -> dict[str, str]:
     index = import_module(f"{get_config().lib_path.name}._modidx").d["syms"]
     found, shared = {}, set()
     for module, names in index.items():
+        entries = entries_of(module)
         for full, (address, _) in names.items():
             page, _, anchor = (
                 address.removeprefix(get_config().doc_baseurl).lstrip("/").partition("#")
             )
             target = f"/{page.removesuffix('.html')}.ipynb#{anchor}"
             short = full.removeprefix(module + ".")
-            if short.split(".")[-1].startswith("_"):
+            if short.split(".")[0] not in entries or short.split(".")[-1].startswith("_"):
                 continue
             found[full] = target
             if short in found and found[short] != target:
