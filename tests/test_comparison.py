@@ -336,15 +336,33 @@ def test_probability_of_improvement_equals_scipy():
 # --- the gate and the command line ---------------------------------------------------------------------------------------
 
 
+MANIFEST = {
+    "status": "finished",
+    "reason": None,
+    "started": "2026-01-01T00:00:00",
+    "ended": "2026-01-01T00:10:00",
+    "command": "lerobot-nb eval",
+    "benchmark": "metaworld",
+    "env_config": None,
+    "protocol": None,
+    "eval_config": {},
+    "policy": {},
+    "policy_request": None,
+    "runner": None,
+    "times": None,
+    "gl": None,
+    "packages": {},
+    "machine": {},
+    "git_commit": None,
+    "warnings": [],
+    "sessions": [],
+}
+
+
 def folder(path, verdicts, **fields):
     path.mkdir()
-    manifest = {
-        "status": "finished",
-        "benchmark": "metaworld",
+    manifest = MANIFEST | {
         "protocol": {"episode_length": 500, **fields},
-        "packages": {},
-        "eval_config": {},
-        "sessions": [],
         "plan": {
             "n_episodes": 20,
             "seed": 1000,
@@ -454,14 +472,13 @@ def test_ten_thousand_episodes_load_quickly(tmp_path):
         path.mkdir()
         write_json_atomic(
             path / "run.json",
-            {
+            MANIFEST
+            | {
                 "plan": {
                     "n_episodes": 1000,
                     "seed": 0,
                     "tasks": [["suite", task, "t", 500, None] for task in range(10)],
                 },
-                "eval_config": {},
-                "sessions": [],
             },
         )
         (path / "episodes.jsonl").write_text(

@@ -161,7 +161,8 @@ def test_parameters_cell_is_what_the_package_says():
         if "parameters" in cell.metadata.get("tags", [])
     )
     lines = [
-        re.fullmatch(r"(\w+): (\w+) = (.+?)  # (.+)", line) for line in cell.source.splitlines()
+        re.fullmatch(r"(\w+): (\w+) = (.+?)  # (.+)", line)
+        for line in cell.source.removeprefix("# fmt: off\n").splitlines()
     ]
     assert all(lines), "each line is: name: type = default  # help"
     known = parameters()

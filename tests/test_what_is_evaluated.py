@@ -229,7 +229,7 @@ def test_an_id_that_only_this_process_knows_is_refused_before_anything_starts(
     registered_here, monkeypatch, tmp_path, gym_id, how
 ):
     monkeypatch.setattr(
-        "lerobot_nb.evaluation.runner.start_worker",
+        "lerobot_nb.evaluation.seats.start_worker",
         lambda *args, **kwargs: pytest.fail("a worker was started"),
     )
     config = make_env_config("gym", gym_id=gym_id)
@@ -302,7 +302,7 @@ def test_wrong_gym_kwargs_are_refused_at_the_start(monkeypatch, tmp_path, gym_kw
         )
         return
     monkeypatch.setattr(
-        "lerobot_nb.evaluation.runner.start_worker",
+        "lerobot_nb.evaluation.seats.start_worker",
         lambda *args, **kwargs: pytest.fail("a worker was started"),
     )
     with pytest.raises(ValueError, match=words):

@@ -29,9 +29,9 @@ class ArgumentParser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False} | kwargs)
 
-    def parse_known_args(
+    def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[Any, list[str]]:  # type: ignore[override]
+    ) -> tuple[Any, list[str]]:
         """As argparse does it; an unknown option ends the program with status 2 and the nearest
         option.
         """

@@ -181,7 +181,7 @@ class RunFolder:
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             self.close()
             raise RunFolderError(
-                f"the run folder {_short(self.path)} can't be used ({getattr(error, 'strerror', None) or error}); choose another output_dir"
+                f"the run folder {_short(self.path)} can't be written ({getattr(error, 'strerror', None) or error}); choose another output_dir"
             ) from error
         if not _lock_file(self._lock):
             self._lock.close()
