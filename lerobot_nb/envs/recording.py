@@ -98,7 +98,9 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         before, action_taken = flatten_observation(self._observation), np.array(action)
         self._observation, reward, terminated, truncated, info = self.env.step(action)
-        row = {f"observation/{name}": np.array(value) for name, value in before.items()}
+        row: dict[str, Any] = {
+            f"observation/{name}": np.array(value) for name, value in before.items()
+        }
         row |= {
             "action": action_taken,
             "reward": float(np.asarray(reward).item()),
@@ -123,11 +125,8 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.unfinished")
         with unfinished.open("wb") as file:
-            np.savez(
-                file,
-                header=np.array(json.dumps(self._header)),
-                **{name: np.stack(values) for name, values in steps.items()},
-            )
+            arrays: dict[str, Any] = {name: np.stack(values) for name, values in steps.items()}
+            np.savez(file, header=np.array(json.dumps(self._header)), **arrays)
         unfinished.replace(path)
         return path
 

@@ -127,6 +127,11 @@ class ClonedPolicyConfig:
 class ClonedNetwork(nn.Module):
     """The network. Statistics of inputs and actions are buffers: they are saved with the weights."""
 
+    flat_mean: Tensor
+    flat_std: Tensor
+    action_mean: Tensor
+    action_std: Tensor
+
     def __init__(self, config: ClonedPolicyConfig):
         super().__init__()
         self.config = config
@@ -174,7 +179,7 @@ class ClonedNetwork(nn.Module):
 
     def actions(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Action chunks (B, chunk_size, A) in the environment's units, clipped to the bounds."""
-        chunk = self(batch) * self.action_std + self.action_mean
+        chunk: Tensor = self(batch) * self.action_std + self.action_mean
         if self.config.action_low:
             low, high = (
                 torch.tensor(one, device=chunk.device)

@@ -221,12 +221,29 @@ def make_network(
 
 
 def chunk_loss(
-    network: ClonedNetwork, inputs: Mapping[str, Tensor], chunks: Tensor, valid: Tensor
+    network: ClonedNetwork,
+    inputs: Mapping[str, Tensor],
+    chunks: Tensor,
+    valid: Tensor,
+    forward: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
 ) -> Tensor:
-    """Mean absolute error of the normalised actions, over those that belong to the episode."""
+    """Mean absolute error of the normalised actions, over those that belong to the episode.
+
+    Parameters
+    ----------
+    inputs
+        A batch as the policy receives it, each (B, …).
+    chunks
+        Actions in the environment's units: (B, chunk_size, A).
+    valid
+        Which of them belong to the episode: (B, chunk_size).
+    forward
+        What to call in place of `network`: the same network in a wrapper that averages gradients
+        over processes.
+    """
     device = network.action_mean.device
     target = (chunks.to(device) - network.action_mean) / network.action_std
-    error = (network(inputs) - target).abs().mean(-1)
+    error = ((forward or network)(inputs) - target).abs().mean(-1)
     weights = valid.to(device, error.dtype)
     loss: Tensor = (error * weights).sum() / weights.sum()
     return loss
@@ -263,7 +280,7 @@ def evaluate_network(
     overall = build_eval_info(records, eval_s=runner.times.wall_s, tasks=benchmark.tasks)["overall"]
     return StepResult(
         step,
-        overall["n_success"],
+        overall["n_success"] or 0,  # None where nothing was judged
         overall["n_judged"],
         overall["n_errors"],
         overall["pc_success"],
@@ -459,9 +476,12 @@ class Training:
             rows = rows[self.accelerator.process_index :: self.accelerator.num_processes]
         inputs, chunks, valid = self.data.batch(rows)
         self.network.train()
-        loss = chunk_loss(_Forwarding(network, self.network), inputs, chunks, valid)
+        loss = chunk_loss(self.network, inputs, chunks, valid, forward=network)
         self.optimizer.zero_grad()
-        loss.backward() if self.accelerator is None else self.accelerator.backward(loss)
+        if self.accelerator is None:
+            torch.autograd.backward(loss)
+        else:
+            self.accelerator.backward(loss)
         self.optimizer.step()
         value = loss.item()
         if not math.isfinite(value):
@@ -532,9 +552,9 @@ class Training:
         )
         left.set(xlabel="step", ylabel="loss (normalised actions)", ylim=(0, None))
         for result in self.results:
-            if result.n_judged:
-                rate = SuccessRate(result.n_success, result.n_judged)
-                low, high = rate.interval()
+            interval = SuccessRate(result.n_success, result.n_judged).interval()
+            if interval is not None:
+                low, high = interval
                 right.plot(
                     [result.step] * 2, [low * 100, high * 100], color="#1f5f8b", linewidth=1.5
                 )
@@ -543,23 +563,6 @@ class Training:
                 )
         right.set(xlabel="step", ylabel="success, %", ylim=(0, 103))
         return figure
-
-
-class _Forwarding:
-    """The network's numbers with the forward pass of the wrapped one: several processes average
-    gradients through it.
-    """
-
-    def __init__(self, wrapped: Any, network: ClonedNetwork):
-        self.wrapped, self.action_mean, self.action_std = (
-            wrapped,
-            network.action_mean,
-            network.action_std,
-        )
-
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        output: Tensor = self.wrapped(inputs)
-        return output
 
 
 def _accelerator() -> Any:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..envs.base import EnvFactory
 from ..envs.config import EnvConfig, make_env_config
 from ..envs.errors import LerobotNbError
 from ..envs.recording import nest_observation, recorded, recording_name
@@ -179,12 +180,15 @@ def _open_folder(folder: Path, request: Mapping[str, Any]) -> Path:
 
 
 def _recorded_benchmark(benchmark: Benchmark, folder: Path) -> Benchmark:
-    return dataclasses.replace(
-        benchmark,
-        factories={
-            key: recorded(factory, folder, *key) for key, factory in benchmark.factories.items()
-        },
-    )
+    factories = {}
+    for key, factory in benchmark.factories.items():
+        if not isinstance(factory, EnvFactory):
+            raise ValueError(
+                f"{benchmark.name} is made by {factory!r}, which a worker process can't call again; "
+                "record a benchmark by name, a configuration, or a Gymnasium id"
+            )
+        factories[key] = recorded(factory, folder, *key)
+    return dataclasses.replace(benchmark, factories=factories)
 
 
 def _record(

@@ -6,7 +6,7 @@
 __all__ = ['no_tracker', 'Tracker', 'TensorBoardTracker', 'WandbTracker', 'TrackioTracker', 'make_tracker']
 
 # %% ../../nbs/training/tracking.ipynb #1737deb7
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,7 +38,7 @@ class TensorBoardTracker:
     def __init__(self, folder: str | Path):
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(folder))
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         for name, value in numbers.items():
@@ -107,18 +107,17 @@ def make_tracker(
     ImportError
         Where the package is missing, with the command that installs it.
     """
-    makers = {
+    makers: dict[str, Callable[[], Tracker]] = {
         "tensorboard": lambda: TensorBoardTracker(folder),
         "wandb": lambda: WandbTracker(project, settings or {}, folder),
         "trackio": lambda: TrackioTracker(project, settings or {}),
     }
-    if name in (None, "", "none"):
+    if name is None or name in ("", "none"):
         return no_tracker
     if name not in makers:
         raise ValueError(f"tracker={name!r} is not known; allowed are {', '.join(makers)}, or None")
     try:
-        tracker: Tracker = makers[name]()
-        return tracker
+        return makers[name]()
     except ImportError as error:
         raise ImportError(
             f"tracker={name!r} needs a package that is not installed ({error}): pip install {name}"
