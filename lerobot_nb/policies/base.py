@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['Episode', 'PolicyLoadError', 'PolicyLost', 'PolicyUnavailable', 'PolicySpec', 'Policy', 'stack_observations',
-           'Batcher', 'AdaptedPolicy', 'weights_hash', 'processor_hash', 'register_policy', 'policy_names',
-           'make_policy', 'adapt_policy', 'policy_path', 'policy_source', 'policy_wishes']
+           'AdaptedPolicy', 'register_policy', 'policy_names', 'make_policy', 'adapt_policy']
 
 # %% ../../nbs/policies/base.ipynb #b34a8396
 import dataclasses
@@ -223,7 +222,7 @@ def stack_observations(observations: Sequence[Any]) -> Any:
     # a copy in any case: what a policy keeps must not change
     return np.stack(observations) if len(observations) > 1 else np.array(first)[None]
 
-
+# %% ../../nbs/policies/base.ipynb #9d2425cd
 class Batcher:
     """Turns the observations of the waiting slots into the batch that a policy takes.
 
@@ -404,7 +403,7 @@ class AdaptedPolicy(Policy):
             "postprocessor_sha256": processor_hash(self.postprocessor),
         }
 
-
+# %% ../../nbs/policies/base.ipynb #f982e3d6
 def _keeps_history(policy: Any) -> bool:
     """Whether an object acts on more than the observation that it is given, so that its chunk
     method alone would leave something out.
@@ -565,7 +564,7 @@ def adapt_policy(policy: Any, **kwargs: Any) -> Policy:
         return LerobotObject(policy, **kwargs)
     return AdaptedPolicy(policy, **kwargs)
 
-
+# %% ../../nbs/policies/base.ipynb #b6734e5a
 def _checked(policy: Policy) -> Policy:
     """The policy; ValueError where what it says of itself makes no sense."""
     if (
