@@ -290,3 +290,21 @@ def test_names_are_safe_unique_and_can_be_read_back():
             == parse_video_name(name.replace(".mp4", ".3.mp4"))
             == (suite, 1, 2)
         )
+
+
+def test_the_encoder_writes_through_no_link(tmp_path):
+    """Whoever guesses the number of the process can't have a file outside overwritten."""
+    (tmp_path / "dear").write_bytes(b"dear")
+    (tmp_path / "videos").mkdir()
+    path = tmp_path / "videos" / "a_0_0000.mp4"
+    link = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
+    link.symlink_to(tmp_path / "dear")
+    with pytest.raises(VideoError, match="in the way"):
+        with VideoWriter(path, fps=10) as video:
+            video.write(np.zeros((16, 16, 3), np.uint8))
+    assert (tmp_path / "dear").read_bytes() == b"dear" and link.is_symlink()
+    link.unlink()
+    link.write_bytes(b"of a process that was killed and had this number")
+    with VideoWriter(path, fps=10) as video:
+        video.write(np.zeros((16, 16, 3), np.uint8))
+    assert path.stat().st_size > 100 and not link.exists()

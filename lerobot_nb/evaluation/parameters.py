@@ -142,7 +142,7 @@ class EvalParameters:
         "expert, random, zero, a checkpoint (its folder, or hub:user/repo@revision), a server (ws://host:port), or my_module:MyPolicy",
         "what",
     )
-    policy_kwargs: dict | str | None = _parameter(
+    policy_kwargs: dict[str, Any] | str | None = _parameter(
         None, "arguments of the policy's class, a dictionary or its JSON text", "what", "json"
     )
     obs_type: str | None = _parameter(
@@ -150,13 +150,13 @@ class EvalParameters:
         "pixels_agent_pos, pixels or state; None: the benchmark's own, or state where the policy looks at no images",
         "what",
     )
-    task_descriptions: dict | str | None = _parameter(
+    task_descriptions: dict[str, Any] | str | None = _parameter(
         None,
         "texts for the policy that replace the benchmark's own, {task: text}, a dictionary or its JSON text",
         "what",
         "json",
     )
-    env_kwargs: dict | str | None = _parameter(
+    env_kwargs: dict[str, Any] | str | None = _parameter(
         None,
         "more fields of the benchmark's configuration, a dictionary or its JSON text",
         "what",
@@ -207,7 +207,7 @@ class EvalParameters:
     )
     resume: bool = _parameter(False, "go on with the run in output_dir", "output")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for parameter in parameters():
             setattr(self, parameter.name, parameter.check(getattr(self, parameter.name)))
         if self.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", self.device):
@@ -289,11 +289,7 @@ class EvalParameters:
             if (value := getattr(self, name)) != parameter.default
         }
         result = type(self)(**{**recorded, **here})
-        config = {
-            "type": result.benchmark,
-            "task": result.task,
-            **(result.env_kwargs if isinstance(result.env_kwargs, dict) else {}),
-        }
+        config = {"type": result.benchmark, "task": result.task, **_dictionary(result.env_kwargs)}
         manifest["policy_request"], manifest["env_config"] = (
             {"policy": result.policy, "kwargs": {}},
             config,
@@ -325,7 +321,7 @@ class EvalParameters:
             if (value := getattr(self, name)) is not None
         }
         fields |= self._quick_tasks()
-        for name, value in (self.env_kwargs or {}).items():
+        for name, value in _dictionary(self.env_kwargs).items():
             if name in fields:
                 raise ValueError(
                     f"env_kwargs holds {name!r}, which is given as the parameter {name}={fields[name]!r} too; give it once"
@@ -342,7 +338,9 @@ class EvalParameters:
                 raise ValueError(
                     f"{name}={fields[name]!r}: benchmark {self.benchmark!r} has no {'presets' if name == 'preset' else name}; leave {name} out{cure}"
                 )
-        fields = policy_wishes(self.policy, config_class, **(self.policy_kwargs or {})) | fields
+        fields = (
+            policy_wishes(self.policy, config_class, **_dictionary(self.policy_kwargs)) | fields
+        )
         for name in fields:
             if name not in known:
                 raise unknown_name(
@@ -355,7 +353,9 @@ class EvalParameters:
         from lerobot_nb.envs.config import env_config_class
 
         named = (
-            self.task is not None or self.task_ids is not None or "task" in (self.env_kwargs or {})
+            self.task is not None
+            or self.task_ids is not None
+            or "task" in _dictionary(self.env_kwargs)
         )
         return {} if named else dict(env_config_class(self.benchmark).quick)
 
@@ -377,7 +377,7 @@ class EvalParameters:
         """
         from lerobot_nb.policies.base import policy_source
 
-        arguments = dict(self.policy_kwargs or {})
+        arguments = _dictionary(self.policy_kwargs)
         # by the policy's name: the checkpoint, or the server's address
         settled = policy_source(self.policy)
         taken = {
@@ -434,7 +434,7 @@ class EvalParameters:
             target.check_source(env_config, **policy_source(self.policy), **arguments)
         elif not getattr(target, "needs_images", True):  # scripted: made in no time
             make_policy(self.policy, env_config, **arguments).check_tasks(tasks)
-        warnings = (
+        warnings: list[str] = (
             Plan(tuple(tasks), config.n_episodes, config.seed).warnings() + env_config.check()
         )
         if self.device not in (None, "cpu") and "device" not in arguments:
@@ -538,6 +538,11 @@ def page_folder(namespace: Mapping[str, Any]) -> Path:
     """
     path = namespace.get("PAPERMILL_OUTPUT_PATH") or os.environ.get("JPY_SESSION_NAME")
     return Path(path).parent if path and Path(path).parent.is_dir() else Path()
+
+
+def _dictionary(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """A checked setting of the kind "json": its text is a dictionary by then."""
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def _text(value: Any) -> str:

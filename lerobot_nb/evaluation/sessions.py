@@ -222,7 +222,7 @@ def run_session(
         "lock_step": policy.lock_step,
         "use_async_envs": config.use_async_envs,
     }
-    session = {
+    session: dict[str, Any] = {
         "started": now(),
         "ended": None,
         "status": RunStatus.RUNNING,

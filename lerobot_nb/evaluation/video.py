@@ -8,9 +8,11 @@ __all__ = ['VideoError']
 # %% ../../nbs/evaluation/video.ipynb #126e964d
 import os
 import re
+import stat
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -106,7 +108,7 @@ class VideoWriter:
         X264's constant rate factor: 0 is lossless, 18 looks lossless, 23 is small.
     """
 
-    def __init__(self, path: str | os.PathLike, fps: float, quality: int = 20):
+    def __init__(self, path: str | os.PathLike[str], fps: float, quality: int = 20):
         if not fps > 0 or fps == float("inf"):
             raise ValueError(f"fps must be a positive number, got {fps!r}")
         self.path = Path(path)
@@ -116,7 +118,8 @@ class VideoWriter:
         self._unfinished = self.path.with_name(
             f".{self.path.stem}.{os.getpid()}.part{self.path.suffix}"
         )
-        self._container = self._stream = None
+        self._container: Any = None  # of PyAV, which has no types
+        self._stream: Any = None
         self._size: tuple[int, int] | None = None
         self._closed = False
 
@@ -167,6 +170,7 @@ class VideoWriter:
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._size = height, width
+        self._claim()
         self._container = av.open(
             str(self._unfinished), "w", format="mp4", options={"movflags": "+faststart"}
         )
@@ -180,6 +184,18 @@ class VideoWriter:
             "x264-params": "log=0",
         }
         self._stream.codec_context.thread_count = 1
+
+    def _claim(self) -> None:
+        """Make the unfinished file: the encoder would write through a link. One that a process of
+        the same number left is written anew.
+        """
+        try:
+            os.close(os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        except FileExistsError:
+            if not stat.S_ISREG(os.lstat(self._unfinished).st_mode):
+                raise VideoError(
+                    f"{self._unfinished} is in the way and is not a file; move it away"
+                ) from None
 
     def _encode(self, frame: np.ndarray) -> None:
         import av
@@ -208,13 +224,18 @@ class VideoWriter:
                 av.FFmpegError,
             ):  # the disk is full, say: the video is thrown away all the same
                 pass
-        if os.path.lexists(self._unfinished):
+        if os.path.lexists(self._unfinished) and not os.path.islink(self._unfinished):
             self._unfinished.unlink()
 
     def __enter__(self) -> "VideoWriter":
         return self
 
-    def __exit__(self, exception_type, exception, traceback) -> None:
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close(keep=exception_type is None)
 
 
@@ -226,10 +247,15 @@ class _NamingErrors:
     def __init__(self, writer: VideoWriter):
         self.writer = writer
 
-    def __enter__(self):
-        return self
+    def __enter__(self) -> None:
+        return None
 
-    def __exit__(self, exception_type, exception, traceback):
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if (
             exception is None
             or isinstance(exception, VideoError)

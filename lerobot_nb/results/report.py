@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from .escaping import html_text, markdown_text, terminal_text
@@ -20,6 +20,11 @@ from .eval_info import build_eval_info, read_eval_info_of, reports_success
 from .manifest import Manifest, TaskOfRun, tasks_of_run
 from .records import EpisodeRecord
 from .run_folder import RunFolder, RunFolderError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # %% ../../nbs/results/report.ipynb #6b0370ba
 COLUMNS = ("task", "success", "rate", "95 % interval", "reward", "steps", "errors")
@@ -149,7 +154,7 @@ def text_table(eval_info: Mapping[str, Any], markdown: bool = False) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows)]
 
-    def line(cells, fill=" "):
+    def line(cells: Sequence[str], fill: str = " ") -> str:
         padded = [
             cell.ljust(width, fill) if i == 0 else cell.rjust(width, fill)
             for i, (cell, width) in enumerate(zip(cells, widths))
@@ -236,7 +241,7 @@ def html_table(eval_info: Mapping[str, Any]) -> str:
     )
 
 # %% ../../nbs/results/report.ipynb #a743d94f
-def success_plot(eval_info: Mapping[str, Any]):
+def success_plot(eval_info: Mapping[str, Any]) -> "Figure":
     """Success rate and 95 % interval of every task, as a matplotlib figure."""
     tasks = eval_info["per_task"]
     figure, axis = _task_axis(len(tasks) + 1)
@@ -269,7 +274,7 @@ def success_plot(eval_info: Mapping[str, Any]):
     return figure
 
 
-def reward_plot(eval_info: Mapping[str, Any]):
+def reward_plot(eval_info: Mapping[str, Any]) -> "Figure":
     """Sum of rewards of every episode, by task, as a matplotlib figure. Successes and failures
     differ in colour and in shape.
     """
@@ -323,7 +328,7 @@ def _plot_names(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
     return [terminal_text(task_name(task)) for task in tasks]
 
 
-def _task_axis(n_rows: int):
+def _task_axis(n_rows: int) -> "tuple[Figure, Axes]":
     import matplotlib.pyplot as plt  # makes notebooks show figures
 
     figure, axis = plt.subplots(figsize=(8, 0.9 + max(0.24 * n_rows, 1.0)), layout="constrained")
@@ -331,7 +336,7 @@ def _task_axis(n_rows: int):
     return figure, axis
 
 
-def _finish(figure, axis, n_rows: int) -> None:
+def _finish(figure: "Figure", axis: "Axes", n_rows: int) -> None:
     axis.set_ylim(n_rows - 0.4, -0.6)  # the first task on top
     axis.grid(axis="x", color="#ddd", linewidth=0.7)
     axis.set_axisbelow(True)
@@ -366,7 +371,7 @@ def choose_videos(
 
 # %% ../../nbs/results/report.ipynb #e7e7d6e0
 def video_grid(
-    folder: str | os.PathLike,  # the run folder, which `video_path` is relative to
+    folder: str | os.PathLike[str],  # the run folder, which `video_path` is relative to
     records: Sequence[EpisodeRecord],  # one video each
     width: int = 240,  # pixels of a video on the page
     # videos are put into the page until it holds this much; the others are linked
@@ -398,7 +403,7 @@ def video_grid(
 
 # %% ../../nbs/results/report.ipynb #4c36dc3a
 def frame_gallery(
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     records: Sequence[EpisodeRecord],
     frames: Sequence[str] = ("first", "last"),  # which pictures of each video
     width: int = 160,
@@ -436,13 +441,15 @@ def outcome(record: EpisodeRecord) -> str:
     ) + steps
 
 
-def first_and_last_frame(path: str | os.PathLike):
+def first_and_last_frame(path: str | os.PathLike[str]) -> "tuple[np.ndarray, np.ndarray]":
     """Two (H, W, 3) uint8 arrays from a video; of a video that is cut off, the last picture that is
     there. ValueError where it holds none.
     """
     import av
 
-    first, last, reason = None, None, "it holds no picture"
+    first: Any = None
+    last: Any = None
+    reason = "it holds no picture"
     try:
         with av.open(str(path)) as container:
             for frame in container.decode(video=0):
@@ -454,10 +461,10 @@ def first_and_last_frame(path: str | os.PathLike):
     return first.to_ndarray(format="rgb24"), last.to_ndarray(format="rgb24")
 
 
-def _jpeg(picture, width: int) -> bytes:
+def _jpeg(picture: "np.ndarray", width: int) -> bytes:
     from PIL import Image
 
-    image = Image.fromarray(picture)
+    image: Image.Image = Image.fromarray(picture)
     if image.width > 2 * width:  # sharp on a screen with two pixels a point, and no larger
         image = image.resize(
             (2 * width, round(image.height * 2 * width / image.width)), Image.Resampling.LANCZOS
@@ -553,7 +560,7 @@ class Report:
     RunFolderError if the folder holds no run, or a damaged one.
     """
 
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike[str]):
         self.files = RunFolder(folder)
         self.folder = self.files.path
         try:
@@ -601,15 +608,15 @@ class Report:
         """The table, for a terminal or a pull request."""
         return text_table(self.eval_info, markdown)
 
-    def table(self):
+    def table(self) -> "_Shown":
         """The table, for a notebook."""
         return self._display(html_table(self.eval_info), self.text())
 
-    def success_plot(self):
+    def success_plot(self) -> "Figure":
         """Rates and intervals, a matplotlib figure."""
         return success_plot(self.eval_info)
 
-    def reward_plot(self):
+    def reward_plot(self) -> "Figure":
         """Rewards of all episodes, a matplotlib figure."""
         return reward_plot(self.eval_info)
 
@@ -619,7 +626,7 @@ class Report:
         width: int = 240,
         most_bytes: int = 12_000_000,
         page_folder: str | os.PathLike[str] = ".",
-    ):
+    ) -> "_Shown":
         """Players for up to `most` videos, failures first. Above `most_bytes` in all they are
         linked, relative to `page_folder`.
         """
@@ -629,7 +636,9 @@ class Report:
             f"{_count(chosen)} in {self.files.videos}",
         )
 
-    def gallery(self, most: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")):
+    def gallery(
+        self, most: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")
+    ) -> "_Shown":
         """First and last pictures of up to `most` videos."""
         chosen = self._choose_videos(most)
         return self._display(
@@ -643,7 +652,7 @@ class Report:
             [(task["task_group"], task["task_id"]) for task in self.eval_info["per_task"]],
         )
 
-    def errors(self, most: int = 10):
+    def errors(self, most: int = 10) -> "_Shown | None":
         """The episodes that ended in an error, and why, then those whose video failed; None if
         there are none.
         """
@@ -674,7 +683,7 @@ class Report:
             _text_items(items[:most]),
         )
 
-    def summary(self):
+    def summary(self) -> "_Shown":
         """Policy, protocol, seeds, versions, machine and times. Everything else is in run.json."""
         items = [
             ("run folder", str(self.folder)),
@@ -697,7 +706,7 @@ class Report:
         return self._display(html_items(items), _text_items(items))
 
     @staticmethod
-    def _display(page: str, text: str):
+    def _display(page: str, text: str) -> "_Shown":
         """Shown as HTML where that is possible, and as text elsewhere."""
         return _Shown(page, text)
 

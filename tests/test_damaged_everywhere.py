@@ -1,0 +1,254 @@
+"""Run folders damaged at random, through every command that reads one: exit code 2 and a sentence, or a result; no traceback, and nothing written outside."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_own_folder import snapshot
+
+from lerobot_nb.cli import main
+from lerobot_nb.results.eval_info import build_eval_info, write_eval_info
+
+OLD = Path(__file__).parent / "data" / "runs_of_0_1_0"
+FILES = ("run.json", "episodes.jsonl", "eval_info.json", "log.jsonl")
+
+
+def deep(n_levels=100_000):
+    """A text of JSON that is nested deeper than a parser can go."""
+    return b"[" * n_levels + b"]" * n_levels
+
+
+ODD_TEXTS = st.sampled_from(
+    [
+        "",
+        "\ud800",
+        "\x1b[31mred\x1b[0m",
+        "a\0b",
+        "../../secret",
+        "/etc/hostname",
+        "x" * 300,
+        "<script>alert(1)</script>",
+        "a|b",
+        "$x$",
+        "os:system",
+        "NaN",
+        "\u202eevil",
+    ]
+)
+ODD_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([10**9, 10**30, -(10**30), 1.5, -0.5, 1e308, 5e-324]),
+    ODD_TEXTS,
+    st.sampled_from([[], {}, [[]], [1], [None], {"a": 1}, {"\ud800": "\x1b"}, {"type": 5}]),
+)
+
+
+def paths_of(value, so_far=()):
+    """Every place in a JSON value."""
+    yield so_far
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, item in items:
+        yield from paths_of(item, (*so_far, key))
+
+
+def with_value(value, path, new):
+    """The value with another one at the place; `...` removes it."""
+    if not path:
+        return None if new is ... else new
+    inner = value
+    for key in path[:-1]:
+        inner = inner[key]
+    if new is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = new
+    return value
+
+
+@st.composite
+def damages(draw):
+    """Name and function of one damage."""
+    name = draw(st.sampled_from(FILES))
+    how = draw(
+        st.sampled_from(
+            ["value", "value", "value", "value", "cut", "bytes", "kind", "deep", "missing"]
+        )
+    )
+    if how == "value":
+        where, new = draw(st.floats(0, 0.999)), draw(ODD_VALUES | st.just(...))
+        line = draw(st.integers(0, 4))
+
+        def change(path):
+            # `surrogatepass` as an editor of somebody else might write it; `\ud800` is JSON's own way
+            lines = path.read_text().splitlines() if name.endswith("l") else [path.read_text()]
+            try:
+                number = line % len(lines)
+                data = json.loads(lines[number])
+            except ValueError:  # the torn last line of a run that was killed
+                return
+            places = list(paths_of(data))
+            lines[number] = json.dumps(with_value(data, places[int(where * len(places))], new))
+            path.write_text("\n".join(lines) + "\n")
+
+        return f"{name}: {new!r} at {where:.3f}, line {line}", name, change
+    if how == "cut":
+        share = draw(st.floats(0, 1))
+        return (
+            f"{name}: cut at {share:.3f}",
+            name,
+            lambda path: path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)]),
+        )
+    if how == "bytes":
+        share, extra = (
+            draw(st.floats(0, 1)),
+            draw(st.binary(min_size=1, max_size=4) | st.sampled_from([b"\n", b"\0", b'"', b"}"])),
+        )
+
+        def insert(path):
+            data, place = path.read_bytes(), int(share * path.stat().st_size)
+            path.write_bytes(data[:place] + extra + data[place:])
+
+        return f"{name}: {extra!r} at {share:.3f}", name, insert
+    if how == "deep":
+        before = draw(st.booleans())
+
+        def nest(path):
+            data = path.read_bytes()
+            path.write_bytes(deep() + b"\n" + data if before else data + deep() + b"\n")
+
+        return f"{name}: deep", name, nest
+    if how == "missing":
+        return f"{name}: missing", name, lambda path: path.unlink()
+    kind = draw(st.sampled_from(["folder", "link out", "link to nothing", "loop", "empty"]))
+
+    def other(path):
+        content = path.read_bytes()
+        path.unlink()
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "empty":
+            path.write_bytes(b"")
+        else:
+            outside = path.parent.parent / "outside"
+            if kind == "link out":
+                outside.write_bytes(content)
+            path.symlink_to(path.name if kind == "loop" else outside)
+
+    return f"{name}: {kind}", name, other
+
+
+def commands(top):
+    """Every command that reads a run folder, with the exit codes that are an answer."""
+    run, good, merged = str(top / "run"), str(top / "good"), str(top / "merged")
+    return {
+        "report": (["report", run], {0, 2}),
+        "report markdown": (["report", run, "--markdown"], {0, 2}),
+        "failures": (["failures", run], {0, 2}),
+        "failures json": (["failures", run, "--json"], {0, 2}),
+        "compare": (["compare", good, run], {0, 2}),
+        "compare gate": (["compare", run, good, "--fail-if-worse-by", "5"], {0, 1, 2}),
+        "metrics": (["metrics", run, "--output", str(top / "metrics.json")], {0, 1, 2}),
+        "merge": (["merge", good, run, "--output", merged], {0, 2}),
+        "rerun": (["rerun", run, "--episode", "gym/0/0", "--no_video"], {0, 1, 2}),
+        "resume": (["eval", "--resume", run, "--progress", "none"], {0, 2, 3}),
+    }
+
+
+def ask(words):
+    """Exit code, output and errors of a command."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict") for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as left:
+            code = left.code
+    shown = []
+    for stream in (out, err):
+        stream.flush()
+        shown.append(stream.buffer.getvalue().decode())
+    return code, *shown
+
+
+def make(top, which):
+    shutil.copytree(OLD / which.removesuffix("_judged"), top / "run")
+    shutil.copytree(OLD / "gym_finished", top / "good")
+    for folder in (top / "run", top / "good"):
+        manifest = json.loads((folder / "run.json").read_text())
+        manifest["eval_config"] |= {"use_async_envs": False}  # no process to wait for
+        (folder / "run.json").write_text(json.dumps(manifest))
+        if which.endswith("_judged"):  # a failure, an error, and one that says nothing
+            path = folder / "episodes.jsonl"
+            records = [json.loads(line) for line in path.read_text().splitlines()]
+            records[0] |= {"success": False}
+            records[1] |= {"end_reason": "error", "error": "Boom: \x1b[31m no\n  Traceback"}
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            write_eval_info(folder, build_eval_info(records))
+
+
+def test_an_undamaged_folder_is_answered(tmp_path):
+    """What the tests below would not notice: that every command refuses everything."""
+    make(tmp_path, "gym_finished_judged")
+    found = {name: ask(words)[0] for name, (words, _) in commands(tmp_path).items()}
+    # the success was invented, and one error in three is too many
+    assert found == dict.fromkeys(commands(tmp_path), 0) | {"rerun": 1, "resume": 3}
+
+
+def check(top, changed=()):
+    """Ask every command about `top/run`."""
+    outputs = {"merged", "metrics.json"}
+    for name, (words, allowed) in commands(top).items():
+        before = snapshot(top)
+        code, out, err = ask(words)
+        said = f"{name}: {code}\n{out}\n{err}"
+        assert code in allowed, said
+        assert "Traceback" not in err and len(err) < 4000, said
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", out + err), said
+        if code == 2:
+            assert err.strip(), said
+        after = snapshot(top)
+        own = "run" if name in ("rerun", "resume") and code != 2 else None
+        changes = {
+            path
+            for path in {*before, *after}
+            if before.get(path) != after.get(path)
+            and path.split("/")[0] not in outputs
+            and path.split("/")[0] != own
+            and not path.endswith(".lock")
+        }
+        assert not changes, (said, changes)
+        if code == 2 and name == "merge":
+            assert not (top / "merged").exists(), said
+        for made in outputs:
+            if (top / made).is_dir():
+                shutil.rmtree(top / made)
+            elif (top / made).exists():
+                (top / made).unlink()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(["gym_finished", "gym_finished_judged", "gym_killed"]),
+    st.lists(damages(), min_size=1, max_size=2, unique_by=lambda damage: damage[1]),
+)
+def test_damaged_at_random(which, found):
+    with tempfile.TemporaryDirectory() as scratch:
+        make(Path(scratch), which)
+        for _, name, change in found:
+            path = Path(scratch, "run", name)
+            if path.exists():
+                change(path)
+        check(Path(scratch))
