@@ -292,7 +292,7 @@ def kernel_problem(name: str) -> str | None:
 
 # %% ../nbs/doctor.ipynb #cce890f5
 def _look_at_gl() -> Iterator[Finding]:
-    from lerobot_nb.envs.rendering import INSTALL_GL, RenderingError, choose_gl_backend
+    from lerobot_nb.envs.rendering import RenderingError, choose_gl_backend
 
     try:
         choice = choose_gl_backend()
@@ -300,15 +300,9 @@ def _look_at_gl() -> Iterator[Finding]:
         first, *rest = str(error).splitlines()
         lines = [
             first,
-            *(line for line in rest if line.startswith("  ") and INSTALL_GL not in line),
+            *(line for line in rest if line.startswith("  ") and line.strip() != error.mend),
         ]
-        missing = importlib.util.find_spec("mujoco") is None
-        yield Finding(
-            "OpenGL",
-            False,
-            "\n".join(lines),
-            "pip install mujoco==3.3.0" if missing else INSTALL_GL if rest else None,
-        )
+        yield Finding("OpenGL", False, "\n".join(lines), error.mend)
     else:
         device = "" if choice.device is None else f" device {choice.device}"
         yield Finding(

@@ -527,14 +527,14 @@ class LiberoEnvConfig(EnvConfig):
         }
 
     def check(self) -> list[str]:
-        """Are LIBERO and its assets here, and can pictures be drawn where they are asked for?
+        """Are LIBERO and its assets here, and can pictures be drawn where policies see them?
         LiberoSetupError or RenderingError with the cure.
 
         Assets that are nowhere on this machine are fetched, where the Hugging Face hub can be
         reached; that takes longer and is logged.
         """
         LiberoPaths.find(assets=self.assets, download=True)
-        if self.obs_type != "state" or self.render_mode is not None:
+        if self.obs_type != "state":
             from lerobot_nb.envs.rendering import choose_gl_backend
 
             choose_gl_backend()

@@ -26,6 +26,7 @@ from .libero_tasks import LiberoTask, read_scene_names
 from lerobot_nb.envs.rendering import (
     RenderingError,
     choose_gl_backend,
+    environment_variables,
     without_cuda_visible_devices,
 )
 
@@ -54,10 +55,15 @@ try:
     choose_gl_backend()
 except RenderingError as error:  # environments without pictures run all the same
     GL_ERROR = error
-    os.environ["MUJOCO_GL"] = "disable"
 
 # %% ../../nbs/envs/libero_simulator.ipynb #11ad02de
-with without_cuda_visible_devices():
+# read at these imports alone; what the user set stays for others
+with (
+    without_cuda_visible_devices(),
+    environment_variables(
+        MUJOCO_GL=os.environ.get("MUJOCO_GL") if GL_ERROR is None else "disable"
+    ),
+):
     import mujoco
     import robosuite
     from libero.libero.envs import TASK_MAPPING

@@ -14,9 +14,10 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from .base import new_python
 from .errors import LerobotNbError
@@ -27,11 +28,27 @@ _logger = logging.getLogger(__name__)
 # Debian's and Ubuntu's names
 GL_PACKAGES = ("libegl1", "libegl-mesa0", "libgl1-mesa-dri", "libgl1", "libopengl0")
 INSTALL_GL = "apt-get install -y " + " ".join(GL_PACKAGES)
+INSTALL_OSMESA = "apt-get install -y libosmesa6"
 PROBE_TIMEOUT_S = 60.0  # a probe takes well under a second; a driver that hangs is an error as well
+
 
 # %% ../../nbs/envs/rendering.ipynb #8df8284d
 class RenderingError(LerobotNbError, OSError):
-    """No picture can be drawn; the message says what to install or to set."""
+    """No picture can be drawn; the message says what to install or to set.
+
+    Parameters
+    ----------
+    message
+        What is wrong.
+    mend
+        The command that mends it, where one does.
+    by_setting
+        Whether an environment variable is the cause, and nothing is missing.
+    """
+
+    def __init__(self, message: str, mend: str | None = None, by_setting: bool = False) -> None:
+        super().__init__(message)
+        self.mend, self.by_setting = mend, by_setting
 
 
 @dataclass(frozen=True)
@@ -108,7 +125,9 @@ def egl_candidates(
         if not device_id.isdigit() or int(device_id) >= len(devices):
             raise RenderingError(
                 f"MUJOCO_EGL_DEVICE_ID={device_id!r} is none of this machine's EGL devices: {', '.join(map(str, devices)) or 'there are none'}. "
-                "Set it to one of these numbers, or unset it."
+                "Set it to one of these numbers, or unset it.",
+                mend="unset MUJOCO_EGL_DEVICE_ID",
+                by_setting=True,
             )
         return [int(device_id)]
     without_cuda = [
@@ -211,7 +230,13 @@ def _probe(backend: str, device_id: str | None, cuda_visible_devices: str | None
     """Body of the probe's process: prints one line of JSON, {"renderer", "device"} or {"error"}."""
     os.environ["MUJOCO_GL"] = backend
     failures = []
+    answer: dict[str, Any]
     try:
+        if backend == "osmesa":
+            from ctypes.util import find_library
+
+            if find_library("OSMesa") is None:
+                raise RenderingError("the library libOSMesa.so is missing", mend=INSTALL_OSMESA)
         if backend != "egl":
             answer = {"renderer": _draw_one_frame(), "device": None}
         else:
@@ -232,9 +257,9 @@ def _probe(backend: str, device_id: str | None, cuda_visible_devices: str | None
             else:
                 raise RenderingError("; ".join(failures))
     except RenderingError as error:
-        answer = {"error": str(error)}
+        answer = {"error": str(error), "mend": error.mend, "by_setting": error.by_setting}
     except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
+        answer = {"error": f"{type(error).__name__}: {error}", "mend": None, "by_setting": False}
     print(json.dumps(answer), flush=True)
     os._exit(0)  # drivers print tracebacks or crash when Python tears down
 
@@ -246,6 +271,14 @@ def probe_gl(
     """Draws one frame in a process of its own; raises RenderingError with the cause if that does
     not work.
     """
+    platform_set = os.environ.get("PYOPENGL_PLATFORM", "")
+    if backend in ("egl", "osmesa") and platform_set.lower() not in ("", backend):
+        raise RenderingError(
+            f"PYOPENGL_PLATFORM={platform_set!r} shuts out {backend}"
+            + (", and PyOpenGL is loaded already: restart Python" if "OpenGL" in sys.modules else ""),
+            mend="unset PYOPENGL_PLATFORM",
+            by_setting=True,
+        )
     device_id, visible = (
         os.environ.get("MUJOCO_EGL_DEVICE_ID"),
         os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -271,7 +304,7 @@ def probe_gl(
         raise RenderingError(f"the test process ended with status {done.returncode}: {told}")
     answer = json.loads(lines[-1])
     if "error" in answer:
-        raise RenderingError(answer["error"])
+        raise RenderingError(answer["error"], answer["mend"], answer["by_setting"])
     return GlChoice(backend, answer["renderer"], answer["device"], "")
 
 # %% ../../nbs/envs/rendering.ipynb #cbf4cc3d
@@ -289,12 +322,26 @@ def _remembered() -> GlChoice | None:
     return None
 
 
-def _no_picture(*failures: str) -> RenderingError:
-    lines = "\n".join(f"  {failure}" for failure in failures)
+def _no_picture(failures: Mapping[str, RenderingError], advice: str = "") -> RenderingError:
+    """One error for all back ends that were tried. What an environment variable shuts out is mended
+    at that variable; only what is missing is installed.
+    """
+    lines = [f"  {backend}: {error}" for backend, error in failures.items()]
+    settings = [error for error in failures.values() if error.by_setting]
+    if settings:
+        mend = settings[0].mend
+        lines.append(f"Type:\n  {mend}")
+    else:
+        only = next(iter(failures.values())) if len(failures) == 1 else None
+        mend = (only.mend if only else None) or INSTALL_GL
+        lines.append(f"On Debian or Ubuntu install the OpenGL libraries, as root:\n  {mend}")
+    if advice:
+        lines.append(advice)
+    lines.append(
+        "`lerobot-nb doctor` shows whether drawing works. Without pictures: obs_type=state and render=none."
+    )
     return RenderingError(
-        f"no picture can be drawn:\n{lines}\n"
-        f"On Debian or Ubuntu install the OpenGL libraries, as root:\n  {INSTALL_GL}\n"
-        "and `lerobot-nb doctor` shows whether they work. Without pictures: obs_type=state and render=none."
+        "\n".join(["no picture can be drawn:", *lines]), mend, by_setting=bool(settings)
     )
 
 
@@ -302,15 +349,20 @@ def _find_gl() -> GlChoice:
     wished = os.environ.get("MUJOCO_GL", "").strip().lower()
     if wished in _SWITCHED_OFF:
         raise RenderingError(
-            f"MUJOCO_GL={wished} switches drawing off, and pictures are asked for: unset MUJOCO_GL, or ask for none (obs_type=state and render=none)."
+            f"MUJOCO_GL={wished} switches drawing off, and pictures are asked for: unset MUJOCO_GL, or ask for none (obs_type=state and render=none).",
+            mend="unset MUJOCO_GL",
+            by_setting=True,
         )
     if wished and wished not in ("egl", "osmesa", *_WINDOW):
         raise RenderingError(
-            f"MUJOCO_GL={wished!r} is no back end of MuJoCo: set it to egl, osmesa or glfw, or unset it and one that works is chosen."
+            f"MUJOCO_GL={wished!r} is not a back end of MuJoCo: set it to egl, osmesa or glfw, or unset it and one that works is chosen.",
+            mend="unset MUJOCO_GL",
+            by_setting=True,
         )
     if importlib.util.find_spec("mujoco") is None:
         raise RenderingError(
-            "MuJoCo is not installed, so nothing can be drawn with it: pip install 'lerobot-nb[metaworld]'"
+            "MuJoCo is not installed, so nothing can be drawn with it: pip install 'lerobot-nb[metaworld]'",
+            mend="pip install mujoco==3.3.0",
         )
     if wished or platform.system() != "Linux":
         backend = wished if wished in ("egl", "osmesa") else "glfw"
@@ -321,24 +373,30 @@ def _find_gl() -> GlChoice:
             found = probe_gl(backend)
         except RenderingError as error:
             raise _no_picture(
-                f"{backend}: {error} ({reason})",
-                *(["unset MUJOCO_GL, and one that works is chosen"] if wished else []),
+                {backend: error},
+                f"MUJOCO_GL={wished} is set: unset it, and a back end that works is chosen."
+                if wished
+                else "",
             ) from error
         return GlChoice(found.backend, found.renderer, found.device, reason)
-    failures = []
-    for backend in ("egl", "osmesa"):
+    failures: dict[str, RenderingError] = {}
+    device_id = os.environ.get("MUJOCO_EGL_DEVICE_ID")
+    # whoever names an EGL device wants that one: nothing else is tried
+    for backend in ("egl", "osmesa") if device_id is None else ("egl",):
         try:
             found = probe_gl(backend)
         except RenderingError as error:
-            failures.append(f"{backend}: {error}")
+            failures[backend] = error
         else:
-            return GlChoice(
-                found.backend,
-                found.renderer,
-                found.device,
-                "; ".join(["MUJOCO_GL is not set", *failures, f"{backend} draws"]),
-            )
-    raise _no_picture(*failures)
+            told = [f"{failed}: {error}" for failed, error in failures.items()]
+            reason = "; ".join(["MUJOCO_GL is not set", *told, f"{backend} draws"])
+            return GlChoice(found.backend, found.renderer, found.device, reason)
+    raise _no_picture(
+        failures,
+        ""
+        if device_id is None
+        else f"MUJOCO_EGL_DEVICE_ID={device_id} is set, so that EGL alone was tried: unset it, and a back end that works is chosen.",
+    )
 
 
 def _apply(choice: GlChoice) -> None:
@@ -381,7 +439,7 @@ def choose_gl_backend() -> GlChoice:
     return choice
 
 # %% ../../nbs/envs/rendering.ipynb #3ebe3fca
-def without_cuda_visible_devices():
+def without_cuda_visible_devices() -> AbstractContextManager[None]:
     """Context in which robosuite may be imported whatever CUDA_VISIBLE_DEVICES says; call
     choose_gl_backend before.
     """
