@@ -272,7 +272,7 @@ def probe_gl(
     not work.
     """
     platform_set = os.environ.get("PYOPENGL_PLATFORM", "")
-    if backend in ("egl", "osmesa") and platform_set.lower() not in ("", backend):
+    if backend in ("egl", "osmesa") and platform_set not in ("", backend):
         raise RenderingError(
             f"PYOPENGL_PLATFORM={platform_set!r} shuts out {backend}"
             + (", and PyOpenGL is loaded already: restart Python" if "OpenGL" in sys.modules else ""),
