@@ -478,7 +478,7 @@ def test_ten_thousand_episodes_load_quickly(tmp_path):
                     "n_episodes": 1000,
                     "seed": 0,
                     "tasks": [["suite", task, "t", 500, None] for task in range(10)],
-                },
+                }
             },
         )
         (path / "episodes.jsonl").write_text(

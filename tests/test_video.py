@@ -229,7 +229,7 @@ def test_rules(rule, limit, films, keeps_success):
     parsed = RenderRule.parse(rule, limit)
     assert [parsed.wanted(spec(i)) for i in range(10)] == [i < films for i in range(10)]
     assert parsed.films_anything == (films > 0)
-    assert parsed.keep(True) == keeps_success and parsed.keep(False) and parsed.keep(None)
+    assert parsed.only_failures == (not keeps_success)
 
 
 @pytest.mark.parametrize(

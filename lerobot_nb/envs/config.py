@@ -121,11 +121,7 @@ class EnvConfig(metaclass=Checked):
             "the name that a policy knows each feature by, {name: 'observation.…'}; follows from the features unless it is given",
             convert=_feature_names,
         ),
-    ] = Following(
-        lambda config: {
-            name: _policy_name(name, feature) for name, feature in config.features.items()
-        }
-    )
+    ] = Following(lambda config: config.default_features_map())
     obs_type: ObsType = "pixels_agent_pos"
     render_mode: RenderMode = "rgb_array"
     privileged: Privileged = False
@@ -161,6 +157,10 @@ class EnvConfig(metaclass=Checked):
     def default_features(self) -> dict[str, PolicyFeature]:
         """Features that follow from the other fields."""
         return {}
+
+    def default_features_map(self) -> dict[str, str]:
+        """The names that a policy knows the features by, where nobody says otherwise."""
+        return {name: _policy_name(name, feature) for name, feature in self.features.items()}
 
     def env_factory(self, task: TaskInfo) -> EnvFactory:
         """The recipe for the environment of one task."""

@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing import reduction
@@ -53,6 +54,8 @@ class EnvHost:
         self.answer_bytes: Callable[[bytes], bytes] | None = None
         # tells the parent that a long command is still going
         self.heartbeat: Callable[[bytes], None] = lambda message: None
+        # held while a message is sent
+        self.sending = threading.RLock()
 
     @property
     def observation(self) -> Any:
@@ -262,7 +265,13 @@ def worker_main(connection: Connection, host_path: str, environment: dict[str, s
     try:
         try:
             host = resolve(host_path)()
-            host.heartbeat = lambda message: connection.send_bytes(HEARTBEAT + message)
+            sending = host.sending
+
+            def send(message: bytes) -> None:
+                with sending:
+                    connection.send_bytes(message)
+
+            host.heartbeat = lambda message: send(HEARTBEAT + message)
             server = _Server(
                 host, send_block=lambda fd: reduction.send_handle(connection, fd, None)
             )
@@ -273,7 +282,7 @@ def worker_main(connection: Connection, host_path: str, environment: dict[str, s
         while True:
             message = connection.recv_bytes()
             reply, new_block = server.answer(message)
-            connection.send_bytes(reply)
+            send(reply)
             if new_block:
                 server.send_block(server.block.fd)
     except (EOFError, ConnectionError):

@@ -406,6 +406,14 @@ class Derived(dict[str, Any]):
         super().__init__(values)
         self.source = source
 
+    def _refuse(self, *args: object, **kwargs: object) -> None:
+        raise TypeError(
+            "this dictionary follows from the configuration's other fields, and is computed each time it is read; "
+            "give the field as an argument, or override the configuration's default_… method of that name"
+        )
+
+    __setitem__ = __delitem__ = update = pop = popitem = setdefault = clear = __ior__ = _refuse  # type: ignore[assignment]
+
     def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
         return dict, (dict(self),)
 

@@ -463,9 +463,13 @@ class WorkerPool:
             free += len(workers)
             self._idle += self._settled(workers)
         workers = [self._idle.pop() for _ in range(min(count, len(self._idle)))]
-        workers += [
-            start_worker(self.use_async_envs, self.host) for _ in range(count - len(workers))
-        ]
+        try:
+            while len(workers) < count:
+                workers.append(start_worker(self.use_async_envs, self.host))
+        except BaseException:
+            # those that did start are there for the next owner, and `close` ends them
+            self._idle += workers
+            raise
         self._lent[id(owner)] = owner, workers
         return workers
 

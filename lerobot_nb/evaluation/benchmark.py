@@ -82,7 +82,14 @@ class Benchmark:
                     for (suite, task_id), config in self.env_configs.items()
                 },
             }
-        return {**own, "success_at": config.success_at, "reports_success": self.reports_success}
+        # left out where it is False, as in runs of older versions
+        clipped = {"clip_actions": True} if config.clip_actions else {}
+        return {
+            **own,
+            "success_at": config.success_at,
+            "reports_success": self.reports_success,
+            **clipped,
+        }
 
     @property
     def preload(self) -> tuple[str, ...]:

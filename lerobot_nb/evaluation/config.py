@@ -99,6 +99,19 @@ class EvalConfig(metaclass=Checked):
             most=1,
         ),
     ] = 0.1
+    clip_actions: Annotated[
+        bool,
+        Setting(
+            "clip the policy's actions to the limits of the action space (a Box) before the environment sees them; part of the protocol"
+        ),
+    ] = False
+    policy_timeout_s: Annotated[
+        float,
+        Setting(
+            "seconds that the policy may take for one answer; then the run ends, and can be resumed; 0: no limit, for debugging",
+            least=0,
+        ),
+    ] = 600.0
     start_timeout_s: Annotated[Seconds, Setting("seconds that a worker may take to start")] = 180.0
     reset_timeout_s: Annotated[
         Seconds, Setting("seconds that a worker may take to build and reset an environment")

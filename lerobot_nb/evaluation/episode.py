@@ -10,6 +10,7 @@ import inspect
 import math
 import os
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 from ..envs.answers import checked_observation, checked_reward, instruction_of
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.success import EpisodeSuccess, SuccessAt
+from ..policies.asking import PolicyError
 from ..results.outcomes import EndReason
 from ..results.records import EpisodeRecord
 
@@ -38,6 +40,8 @@ class EpisodeJob:
         The video is deleted when the episode succeeds.
     success_at
         Which steps decide on success.
+    clip_actions
+        Bring the policy's actions into the limits of a Box before the environment sees them.
     """
 
     spec: EpisodeSpec
@@ -48,8 +52,11 @@ class EpisodeJob:
     video_path: str | None = None
     only_failures: bool = False
     success_at: SuccessAt = SuccessAt.EVER
+    clip_actions: bool = False
 
 # %% ../../nbs/evaluation/episode.ipynb #b0c8ef49
+# with these an environment refuses an action
+_REFUSALS = (AssertionError, ValueError, TypeError, IndexError, KeyError)
 HEARTBEAT_S = 0.5  # how often a worker says that a long episode is still going
 
 
@@ -110,6 +117,12 @@ class EpisodeRun:
     def advance(self, actions: np.ndarray) -> bool:
         """Execute the actions (k, *A) until the episode ends; True when it has ended. Afterwards
         `observation` is that of the last step.
+
+        Raises
+        ------
+        PolicyError
+            Where the environment refuses an action that is outside its action space. Other errors
+            of the environment are raised as they are.
         """
         step, observes, video = self.env.step, self._observes, self._video is not None
         started = time.perf_counter()
@@ -118,12 +131,14 @@ class EpisodeRun:
         rendering = 0.0
         last = len(actions) - 1
         for number, action in enumerate(actions):
-            if observes:
-                observation, reward, terminated, truncated, info = step(
-                    action, observe=number == last
+            try:
+                observation, reward, terminated, truncated, info = (
+                    step(action, observe=number == last) if observes else step(action)
                 )
-            else:
-                observation, reward, terminated, truncated, info = step(action)
+            except _REFUSALS as error:
+                if self.env.action_space.contains(action):
+                    raise
+                raise self._refused(error, action) from error
             self.n_steps += 1
             reward = checked_reward(reward)
             self.sum_reward += reward
@@ -153,6 +168,14 @@ class EpisodeRun:
         self.render_s += rendering
         self.sim_s += time.perf_counter() - started - rendering
         return self.ended
+
+    def _refused(self, error: Exception, action: Any) -> PolicyError:
+        """The environment refused an action that is outside its action space."""
+        return PolicyError(
+            f"the policy gave an action outside the action space {self.env.action_space}: {action!r}, "
+            f"of type {getattr(action, 'dtype', type(action).__name__)}; the environment answered {type(error).__name__}: {error}. "
+            f"Actions of a Box can be clipped: clip_actions=True\n{traceback.format_exc()}"
+        )
 
     def beat(self, thinking: bool = False) -> None:
         """Say that the episode is still going; `thinking`: it is the policy that takes its time

@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/evaluation/host.ipynb #4e3c03e0
 import pickle
 import struct
+import threading
 import time
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..envs.host import EnvHost
 from ..envs.transport import ObservationLayout
-from .episode import EpisodeJob, EpisodeRun
+from .episode import HEARTBEAT_S, EpisodeJob, EpisodeRun
 from lerobot_nb.policies.asking import (
     PolicyCaller,
     PolicyError,
@@ -121,7 +122,12 @@ class EpisodeHost(EnvHost):
 
     def _chunk(self, message: bytes) -> bytes:
         run = self.run
-        if run.advance(decode_chunk(message, self.env.action_space.shape)):
+        try:
+            ended = run.advance(decode_chunk(message, self.env.action_space.shape))
+        except PolicyError as error:  # the environment refused what the policy gave
+            self.run, self.observation = None, None
+            return _ENDED + pickle.dumps(run.record(error=str(error)))
+        if ended:
             self.run = None
             self.observation = None
             return _ENDED + pickle.dumps(run.record())
@@ -138,7 +144,7 @@ class EpisodeHost(EnvHost):
     ) -> EpisodeRecord:
         """A whole episode with a policy that lives here."""
         self.abandon()
-        caller = self._caller(policy_spec, env_config)
+        caller = self._caller(policy_spec, env_config, job.clip_actions)
         self.build(job.factory)
         run = self.run = EpisodeRun(self.env, job, self._beat)
         space = self.env.action_space
@@ -159,9 +165,10 @@ class EpisodeHost(EnvHost):
                     raise PolicyError(problem)
                 elapsed = time.perf_counter() - started
                 run.policy_s += elapsed
-                if self._slow_policy:
+                is_slow = elapsed > 0.1
+                if self._slow_policy or is_slow:
                     run.beat()
-                self._slow_policy = elapsed > 0.1
+                self._slow_policy = is_slow
                 run.advance(actions)
             self.run = None
             return run.record()
@@ -175,15 +182,41 @@ class EpisodeHost(EnvHost):
     def _beat(self, n_steps: int, thinking: bool) -> None:
         self.heartbeat(_BEAT.pack(n_steps, thinking))
 
-    def _caller(self, spec: PolicySpec, env_config: dict[str, Any] | None) -> PolicyCaller:
+    def _caller(
+        self, spec: PolicySpec, env_config: dict[str, Any] | None, clip_actions: bool
+    ) -> PolicyCaller:
         """For the policy that lives here; built where there is none yet."""
-        key = repr((spec, env_config))
+        key = repr((spec, env_config, clip_actions))
         if key not in self._callers:
             policy = ask_policy(spec.build)
-            caller = PolicyCaller(policy, make_batcher(policy, env_config))
+            batcher = make_batcher(policy, env_config)
+            caller = PolicyCaller(policy, batcher, clip_actions=clip_actions)
             ask_policy(caller.begin_run)
             self._callers[key] = caller
+            threading.Thread(
+                target=self._tell_of_thinking,
+                args=(caller,),
+                name="tell of a policy that thinks",
+                daemon=True,
+            ).start()
         return self._callers[key]
+
+    def _tell_of_thinking(self, caller: PolicyCaller) -> None:
+        """In a thread: say that it is the policy that takes its time, where a quick one suddenly
+        does.
+        """
+        while caller in self._callers.values():
+            time.sleep(HEARTBEAT_S)
+            asked_at, run = caller.asked_at, self.run
+            if (
+                asked_at is not None
+                and run is not None
+                and time.monotonic() - asked_at > HEARTBEAT_S / 2
+            ):
+                # the answer to the command comes later, or was sent before
+                with self.sending:
+                    if caller.asked_at == asked_at and self.run is run:
+                        run.beat(thinking=True)
 
     def release(self) -> None:
         run, self.run = self.run, None

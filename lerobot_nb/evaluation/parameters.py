@@ -179,6 +179,7 @@ class EvalParameters:
         "ids",
     )
     success_at: str = _shared("success_at", "plan")
+    clip_actions: bool = _shared("clip_actions", "plan")
     device: str | None = _parameter(
         None,
         "cpu, cuda, cuda:0, mps, for policies that compute on a device; None: their own choice",
@@ -195,6 +196,7 @@ class EvalParameters:
     max_wait_s: float = _shared("max_wait_s", "how")
     max_retries: int = _shared("max_retries", "how")
     max_error_rate: float = _shared("max_error_rate", "how")
+    policy_timeout_s: float = _shared("policy_timeout_s", "how")
     start_timeout_s: float = _shared("start_timeout_s", "how")
     reset_timeout_s: float = _shared("reset_timeout_s", "how")
     step_timeout_s: float = _shared("step_timeout_s", "how")

@@ -24,7 +24,7 @@ from .schedule import PlanSchedule, Schedule
 from .seats import LOOK_AROUND_S, Phase, RunnerTimes, Seat, Seats
 from .turns import OwnPace, Turns
 from ..policies.asking import PolicyCaller, PolicyError
-from ..policies.base import Batcher, Episode, Policy
+from ..policies.base import Batcher, Episode, Policy, PolicyUnavailable
 from ..results.records import EpisodeRecord
 
 # %% ../../nbs/evaluation/runner.ipynb #9c92810c
@@ -125,6 +125,7 @@ class _WorkGiver:
             str(video_path) if video_path else None,
             self._only_failures,
             self._success_at,
+            self.config.clip_actions,
         )
 
 # %% ../../nbs/evaluation/runner.ipynb #263eb509
@@ -205,10 +206,14 @@ class _AnswerTaker:
     def _from_whole_episode(self, seat: Seat, value: bytes | EpisodeRecord) -> None:
         """A heartbeat, or the record."""
         if isinstance(value, bytes):
+            was_thinking = seat.thinking
             n_steps, seat.thinking = decode_heartbeat(value)
-            self.seats.allow(
-                seat, float("inf") if seat.thinking else HEARTBEAT_S + self.config.step_timeout_s
-            )
+            if seat.thinking:
+                # one answer has one deadline, however often the worker says that it is waited for
+                if not was_thinking or n_steps != seat.n_steps:
+                    self.seats.allow(seat, self.config.policy_timeout_s or float("inf"))
+            else:
+                self.seats.allow(seat, HEARTBEAT_S + self.config.step_timeout_s)
             self._count(seat, n_steps)
         else:
             self._count(seat, value.n_steps)
@@ -277,12 +282,15 @@ class Runner:
         self.n_spare = 0 if placement == "worker" else config.spares(self.slots, n_to_run)
         self.max_batch = self.slots if policy.lock_step else config.largest_batch(self.slots)
         self.times = RunnerTimes()
+        self._has_run = False
         self._seats = Seats(self.slots + self.n_spare, config, _HOST, self.times)
         self._endings = Endings(len(plan), config, self.schedule, self._seats)
         self._caller: PolicyCaller | None = None
         self._turns: Turns | None = None
         if placement == "driver":
-            self._caller = PolicyCaller(policy, batcher)
+            self._caller = PolicyCaller(
+                policy, batcher, config.policy_timeout_s or None, config.clip_actions
+            )
             self._turns = (LockStep if policy.lock_step else OwnPace)(
                 self._caller, self._seats, self._endings, config, self.slots, self.max_batch
             )
@@ -319,7 +327,22 @@ class Runner:
     def run(self) -> Iterator[EpisodeRecord]:
         """Records in the order in which episodes end. Workers are gone when the iteration ends,
         also by an exception or by closing the generator.
+
+        Raises
+        ------
+        RuntimeError
+            For a second call, and where another run asks the policy.
+        PolicyUnavailable
+            Where the policy does not answer within `policy_timeout_s`.
         """
+        if self._has_run:
+            raise RuntimeError(
+                "this runner has run already, and its schedule is used up; make another Runner for another run"
+            )
+        self._has_run = True
+        return self._run()
+
+    def _run(self) -> Iterator[EpisodeRecord]:
         began = time.perf_counter()
         preload_modules((*self.preload, "lerobot_nb.evaluation.host"))
         self._endings.check_error_rate()
@@ -369,6 +392,11 @@ class Runner:
             ):
                 self._answers.take(seat)
             for seat in seats.overdue():
+                if seat.thinking:
+                    raise PolicyUnavailable(
+                        f"policy {self.policy.name!r} gave no answer within policy_timeout_s={self.config.policy_timeout_s:g} s, "
+                        f"in worker {seat.number}, episode {seat.job.spec}"
+                    )
                 allowed = {Phase.STARTING: "start", Phase.PREPARING: "build and reset"}.get(
                     seat.phase, "step"
                 )

@@ -75,12 +75,6 @@ class RenderRule:
         """Whether the episode (an `EpisodeSpec`) is filmed while it runs."""
         return self.n_first is None or spec.episode_index < self.n_first
 
-    def keep(self, success: bool | None) -> bool:
-        """Whether the video of an ended episode stays. One that ended in an error, or without a
-        verdict, has not succeeded.
-        """
-        return not (self.only_failures and success is True)
-
     def __str__(self) -> str:
         if not self.films_anything:
             return "none"

@@ -6,9 +6,16 @@
 __all__ = ['PolicyError']
 
 # %% ../../nbs/policies/asking.ipynb #a02bb7ef
+import contextlib
+import ctypes
 import logging
+import os
+import signal
+import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,7 +69,33 @@ def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
         )
     if actions.dtype.kind not in "fiub":
         raise PolicyError(f"the policy gave actions of type {actions.dtype}; they must be numbers")
+    if (
+        action_space.dtype is not None
+        and action_space.dtype.kind in "iu"
+        and actions.dtype.kind in "fb"
+    ):
+        return _whole_numbers(actions, action_space.dtype)
     return actions
+
+
+def _whole_numbers(actions: np.ndarray, dtype: Any) -> np.ndarray:
+    """Numbers of a network (1.0) as the integers that the action space asks for. Actions with a
+    fraction stay as they are: `row_error` names them.
+    """
+    with np.errstate(invalid="ignore"):
+        whole = actions.astype(np.int64)
+    is_whole = (whole == actions).all() and (whole.astype(dtype) == whole).all()
+    return whole.astype(dtype) if is_whole else actions
+
+
+def clipped(actions: np.ndarray, action_space: Any) -> np.ndarray:
+    """Actions (…, *A) within the limits of a Box, in its dtype. Other spaces have no limits to clip
+    to.
+    """
+    if not hasattr(action_space, "low"):
+        return actions
+    within: np.ndarray = np.clip(actions, action_space.low, action_space.high)
+    return within.astype(action_space.dtype)
 
 
 def row_error(row: np.ndarray, action_space: Any = None) -> str | None:
@@ -72,7 +105,39 @@ def row_error(row: np.ndarray, action_space: Any = None) -> str | None:
     if row.dtype.kind == "f" and not np.isfinite(row).all():
         where = np.argwhere(~np.isfinite(row))[0]
         return f"the policy gave a non-finite action: {row[tuple(where)]} at step {where[0]} of the chunk, dimension {tuple(int(i) for i in where[1:])}"
+    if (
+        action_space is not None
+        and action_space.dtype is not None
+        and action_space.dtype.kind in "iu"
+    ):
+        return _integer_error(row, action_space)
     return None
+
+
+def _integer_error(row: np.ndarray, action_space: Any) -> str | None:
+    """What is wrong with actions of a space of integers; `row` as for `row_error`."""
+    if row.dtype.kind == "f":
+        wrong, why = row != np.rint(row), "is not a whole number"
+        if not wrong.any():
+            wrong, why = np.ones_like(wrong), f"does not fit into {action_space.dtype}"
+    else:
+        low, high = _integer_limits(action_space)
+        wrong, why = (row < low) | (row > high), "is outside the action space"
+    if not wrong.any():
+        return None
+    value = row[tuple(np.argwhere(wrong)[0])]
+    return f"the policy gave the action {value:.6g}, which {why}; the environment takes {action_space}"
+
+
+def _integer_limits(action_space: Any) -> tuple[Any, Any]:
+    """Smallest and largest action of a Discrete, MultiDiscrete, MultiBinary or integer Box space."""
+    if hasattr(action_space, "low"):
+        return action_space.low, action_space.high
+    if hasattr(action_space, "nvec"):
+        return action_space.start, action_space.start + action_space.nvec - 1
+    if hasattr(action_space, "start"):
+        return action_space.start, action_space.start + action_space.n - 1
+    return 0, 1
 
 # %% ../../nbs/policies/asking.ipynb #12cd78e9
 def make_batcher(policy: Policy, env_config: Any) -> Batcher:
@@ -97,29 +162,189 @@ def end_policy_episode(policy: Policy, slot: int) -> None:
     except Exception:
         _log.warning("policy %r raised in end_episode(%d)", policy.name, slot, exc_info=True)
 
+# %% ../../nbs/policies/asking.ipynb #d569c52a
+class NoAnswer(BaseException):
+    """Raised inside the policy. Not an Exception, so that a policy that tries again after every
+    error does not swallow it.
+    """
+
+
+class PolicyWatchdog(threading.Thread):
+    """Interrupts a call that takes too long.
+
+    asked_at: when the call began that is going on; None while there is none. Time in which the
+    process is suspended does not count.
+
+    Parameters
+    ----------
+    timeout_s
+        Seconds that one call may take.
+    what
+        What is said where the process has to be ended.
+    """
+
+    # for a call that can be interrupted, until the process is ended
+    grace_s = 30.0
+    _signal: int | None = getattr(signal, "SIGUSR2", None)
+
+    def __init__(self, timeout_s: float, what: str) -> None:
+        super().__init__(name="policy watchdog", daemon=True)
+        self.timeout_s, self.what = timeout_s, what
+        self.asked_at: float | None = None
+        self._overdue: float | None = None
+        self._period_s = min(0.5, timeout_s / 4)
+        self._stopped, self._caller = threading.Event(), threading.get_ident()
+        self._in_main_thread = (
+            threading.current_thread() is threading.main_thread() and self._signal is not None
+        )
+        self._handler_before: Any = None
+
+    def __enter__(self) -> "PolicyWatchdog":
+        if self._in_main_thread and self._signal is not None:
+            self._handler_before = signal.signal(self._signal, self._interrupted)
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stopped.set()
+        self.join()
+        if self._in_main_thread and self._signal is not None:
+            before = self._handler_before
+            signal.signal(self._signal, before if before is not None else signal.SIG_DFL)
+
+    def _interrupted(self, number: int, frame: Any) -> None:
+        """In the caller's thread; too late where the call has just ended."""
+        if self.asked_at is not None and self.asked_at == self._overdue:
+            raise NoAnswer()
+
+    def run(self) -> None:
+        waited, seen, last = 0.0, None, time.monotonic()
+        while not self._stopped.wait(self._period_s):
+            now, asked_at = time.monotonic(), self.asked_at
+            same_call = asked_at is not None and asked_at == seen
+            waited = waited + min(now - last, 2 * self._period_s) if same_call else 0.0
+            seen, last = asked_at, now
+            if asked_at is not None and waited > self.timeout_s:
+                self._overdue = asked_at
+                if waited > self.timeout_s + self.grace_s and self._in_main_thread:
+                    self._end_process()
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        if self._in_main_thread and self._signal is not None:
+            signal.pthread_kill(self._caller, self._signal)
+        else:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self._caller), ctypes.py_object(NoAnswer)
+            )
+
+    def _end_process(self) -> None:
+        text = (
+            f"{self.what} and can't be interrupted: the process ends. "
+            "What the run has recorded stays, and it can be resumed."
+        )
+        _log.critical("%s", text)
+        print(text, file=sys.__stderr__, flush=True)
+        os._exit(3)
+
+# %% ../../nbs/policies/asking.ipynb #408b0eff
+# by id: objects that a run asks
+_in_use: dict[int, Any] = {}
+_in_use_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _reserved(policy: Policy) -> Iterator[None]:
+    """The policy is asked by one run. RuntimeError where another one asks it already."""
+    holder = policy.state_holder
+    with _in_use_lock:
+        if id(holder) in _in_use:
+            raise RuntimeError(
+                f"policy {policy.name!r} is being asked by another run, and its state would mix the episodes of both; "
+                "wait for that run to end (an iteration over Runner.run() that is not finished has to be closed), or make another object"
+            )
+        _in_use[id(holder)] = holder
+    try:
+        yield
+    finally:
+        with _in_use_lock:
+            del _in_use[id(holder)]
+
 # %% ../../nbs/policies/asking.ipynb #4034a967
 class PolicyCaller:
     """A policy that is being asked.
+
+    asked_at: when the call began that is going on, on the clock `time.monotonic`; None while there
+    is none.
 
     Parameters
     ----------
     batcher
         Makes the batches; default: one without processors.
+    timeout_s
+        How long the policy may take for one answer, PolicyUnavailable after that; None: without
+        limit.
+    clip_actions
+        Bring actions into the limits of a Box.
     """
 
-    def __init__(self, policy: Policy, batcher: Batcher | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        batcher: Batcher | None = None,
+        timeout_s: float | None = None,
+        clip_actions: bool = False,
+    ) -> None:
         self.policy, self._batcher = policy, batcher or Batcher(policy)
+        self.timeout_s, self.clip_actions = timeout_s, clip_actions
+        self._watchdog: PolicyWatchdog | None = None
+        self._run = contextlib.ExitStack()
+        self.asked_at: float | None = None
 
     def begin_run(self) -> None:
-        """What the policy raises is raised as it is: nothing has begun."""
-        self.policy.begin_run()
+        """RuntimeError where another run asks the policy. What the policy raises is raised as it
+        is: nothing has begun.
+        """
+        with contextlib.ExitStack() as run:
+            run.enter_context(_reserved(self.policy))
+            if self.timeout_s is not None:
+                self._watchdog = run.enter_context(
+                    PolicyWatchdog(
+                        self.timeout_s,
+                        f"policy {self.policy.name!r} gave no answer within policy_timeout_s={self.timeout_s:g} s",
+                    )
+                )
+            self._call(self.policy.begin_run)
+            self._run = run.pop_all()
 
     def end_run(self) -> None:
-        self.policy.end_run()
+        """The policy is free for another run afterwards, whatever it raises."""
+        with self._run:
+            self._call(self.policy.end_run)
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
         """PolicyError for what the policy raises."""
-        ask_policy(self.policy.begin_episode, slot, episode)
+        self._call(ask_policy, self.policy.begin_episode, slot, episode)
+
+    def _call(self, method: Callable[..., _T], *args: Any) -> _T:
+        """`method(*args)`, watched."""
+        watchdog = self._watchdog
+        self.asked_at = time.monotonic()
+        if watchdog is None:
+            try:
+                return method(*args)
+            finally:
+                self.asked_at = None
+        watchdog.asked_at = self.asked_at
+        try:
+            return method(*args)
+        except NoAnswer as error:
+            where = traceback.extract_tb(error.__traceback__)[-2:][0]
+            raise PolicyUnavailable(
+                f"{watchdog.what}; it was at {where.filename}, line {where.lineno}"
+            ) from None
+        finally:
+            watchdog.asked_at = self.asked_at = None
 
     def actions(
         self,
@@ -131,9 +356,12 @@ class PolicyCaller:
         """The next chunks of the slots: (B, k, *A). PolicyError where the policy raises, or answers
         in a wrong shape; values are left to `row_error`.
         """
-        return check_actions(
-            ask_policy(self._predict, slots, observations, episodes), len(slots), action_space
+        actions = check_actions(
+            self._call(ask_policy, self._predict, slots, observations, episodes),
+            len(slots),
+            action_space,
         )
+        return clipped(actions, action_space) if self.clip_actions else actions
 
     def _predict(
         self, slots: Sequence[int], observations: Sequence[Any], episodes: Sequence[Episode]
@@ -144,4 +372,4 @@ class PolicyCaller:
 
     def end_episode(self, slot: int) -> None:
         """What the policy raises is logged."""
-        end_policy_episode(self.policy, slot)
+        self._call(end_policy_episode, self.policy, slot)

@@ -158,8 +158,16 @@ class Policy:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.name == Policy.name:
+        # a subclass of a policy that has a name is another policy
+        if "name" not in cls.__dict__:
             cls.name = cls.__name__
+
+    @property
+    def state_holder(self) -> Any:
+        """The object that holds what the policy knows of its episodes; two runs at a time can't
+        share it.
+        """
+        return self
 
     def begin_run(self) -> None:
         """Called once before the first episode of a run."""
@@ -330,20 +338,22 @@ class AdaptedPolicy(Policy):
         )
         self._generators: dict[int, Any] = {}
         self._fresh: set[int] = set()
-        self._was_training: bool | None = None
+        self._modes: list[tuple[Any, bool]] = []
         self.device = _device_of(policy)
 
-    def begin_run(self):
-        if callable(getattr(self.policy, "eval", None)) and isinstance(
-            getattr(self.policy, "training", None), bool
-        ):
-            self._was_training = self.policy.training
+    def begin_run(self) -> None:
+        self._modes = training_modes(self.policy)
+        if self._modes:
             self.policy.eval()
 
-    def end_run(self):
-        if self._was_training is not None:
-            self.policy.train(self._was_training)
-            self._was_training = None
+    def end_run(self) -> None:
+        for module, training in self._modes:
+            module.training = training
+        self._modes = []
+
+    @property
+    def state_holder(self) -> Any:
+        return self.policy
 
     def begin_episode(self, slot, episode):
         if self.lock_step:
@@ -379,13 +389,19 @@ class AdaptedPolicy(Policy):
             actions = self._method(batch, **extra)
             if self.postprocessor is not None:
                 actions = self.postprocessor(actions)
-        actions = (
-            actions.detach().cpu().float().numpy()
-            if isinstance(actions, torch.Tensor)
-            else np.asarray(actions)
-        )
+        if isinstance(actions, torch.Tensor):
+            actions = actions.detach().cpu()
+            # bfloat16 has no NumPy type; integers stay integers
+            actions = (actions.float() if actions.is_floating_point() else actions).numpy()
+        else:
+            actions = np.asarray(actions)
         if self.lock_step:
             return actions[:, None]
+        if actions.ndim > 2 and actions.shape[1] < self.n_action_steps:
+            raise ValueError(
+                f"n_action_steps={self.n_action_steps}, but predict_action_chunk gave chunks of {actions.shape[1]}: "
+                f"what is recorded would not be what is executed; use AdaptedPolicy(policy, n_action_steps={actions.shape[1]})"
+            )
         # no chunk: whoever checks the shape shall see what came
         return actions[:, : self.n_action_steps] if actions.ndim > 2 else actions
 
@@ -421,6 +437,18 @@ def _keeps_history(policy: Any) -> bool:
         or ensembling
         or (isinstance(queues, dict) and any(name != "action" for name in queues))
     )
+
+
+def training_modes(policy: Any) -> list[tuple[Any, bool]]:
+    """The module and every module inside it, each with its training mode; empty for an object that
+    has none.
+    """
+    if not callable(getattr(policy, "eval", None)) or not isinstance(
+        getattr(policy, "training", None), bool
+    ):
+        return []
+    modules = policy.modules() if callable(getattr(policy, "modules", None)) else [policy]
+    return [(module, module.training) for module in modules]
 
 
 def _device_of(policy: Any):
@@ -490,7 +518,26 @@ _POLICIES = {
 
 
 def register_policy(name: str, path: str) -> None:
-    """Make the policy class at `path` ("package.module:Name") known as `name`."""
+    """Make the policy class at `path` ("package.module:Name") known as `name`.
+
+    Raises
+    ------
+    ValueError
+        For a name that has a meaning already.
+    """
+    own = {
+        "expert": "the benchmark's own scripted policy",
+        "random": "random actions",
+        "zero": "zeros as actions",
+    }
+    if name in own and path != _POLICIES.get(name):
+        raise ValueError(
+            f"policy name {name!r} can't be registered: it stands for {own[name]}; choose another name for {path!r}"
+        )
+    if not name or any(sign in name for sign in ":/"):
+        raise ValueError(
+            f"policy name {name!r} can't be registered: it needs a name without ':' and '/', which import paths, addresses and folders have"
+        )
     _POLICIES[name] = path
 
 

@@ -26,7 +26,7 @@ def serve_parser() -> argparse.ArgumentParser:
         prog="lerobot-nb serve",
         description="Serve a policy over openpi's websocket protocol; evaluate it elsewhere with --policy ws://HOST:PORT.",
         allow_abbrev=False,
-        epilog="The token is read from the environment variable LEROBOT_NB_POLICY_TOKEN (--token_variable names another), on both sides. Exit codes: 0 ended; 2 wrong usage.",
+        epilog="The token is read from the environment variable LEROBOT_NB_TOKEN (--token_variable names another), on both sides. Exit codes: 0 ended; 2 wrong usage.",
     )
     parser.add_argument(
         "--policy",
@@ -75,9 +75,9 @@ def serve_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--token_variable",
-        default="LEROBOT_NB_POLICY_TOKEN",
+        default="LEROBOT_NB_TOKEN",
         metavar="NAME",
-        help="environment variable with the token (default: LEROBOT_NB_POLICY_TOKEN)",
+        help="environment variable with the token (default: LEROBOT_NB_TOKEN)",
     )
     parser.add_argument(
         "--no_token",
