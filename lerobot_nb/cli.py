@@ -61,6 +61,10 @@ SUBCOMMANDS = {
         "serve a policy to evaluations elsewhere, over a websocket",
         "lerobot_nb.policies.commands:serve_command",
     ),
+    "record": (
+        "record demonstrations into a data set of lerobot's format",
+        "lerobot_nb.training.commands:record_command",
+    ),
     "doctor": (
         "is this machine fit to evaluate? what is missing, and the command that mends it",
         "lerobot_nb.doctor:main",

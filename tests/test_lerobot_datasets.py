@@ -13,7 +13,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 pytestmark = pytest.mark.slow
 
 from lerobot_nb import EvalConfig, make_env_config
-from lerobot_nb.training.demonstrations import Demonstrations, record_demonstrations
+from lerobot_nb.results.dataset import Demonstrations
+from lerobot_nb.training.demonstrations import record_demonstrations
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +61,49 @@ def test_lerobot_opens_ours(ours):
         )
         assert one["task"] == ours.tasks[0]
         assert np.abs(one["observation.image"].numpy() * 255 - images[frame].numpy()).mean() < 1
+    # what came before, and a gap; at both ends of an episode
+    steps = [-3, -1, 0, 2]
+    theirs = LeRobotDataset(
+        "local/reach",
+        root=ours.folder,
+        delta_timestamps={"observation.state": [step / ours.info["fps"] for step in steps]},
+        video_backend="pyav",
+    )
+    values, padded = ours.windows(steps, "observation.state")
+    for frame in range(len(ours)):
+        one = theirs[frame]
+        assert np.array_equal(one["observation.state"].numpy(), values[frame].astype(np.float32))
+        assert np.array_equal(one["observation.state_is_pad"].numpy(), padded[frame])
+    assert padded.any(0).tolist() == [True, True, False, True]
     assert np.allclose(
         theirs.meta.stats["action"]["mean"], ours.columns["action"].mean(0), atol=1e-6
     )
+
+
+def test_lerobot_opens_the_data_set_of_a_run(ours, tmp_path):
+    """`record` of an evaluation, through its checkpoint-like entry: the same frames."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    from lerobot_nb import evaluate
+
+    env = make_env_config(
+        "metaworld",
+        task="reach-v3",
+        obs_type="pixels_agent_pos",
+        observation_height=64,
+        observation_width=64,
+        episode_length=12,
+    )
+    run = evaluate(
+        env,
+        "random",
+        EvalConfig(n_episodes=3, seed=0, batch_size=1, record="all"),
+        output_dir=tmp_path / "run",
+    )
+    theirs = LeRobotDataset("local/run", root=run.folder / "dataset", video_backend="pyav")
+    assert len(theirs) == len(ours)
+    for frame in (0, 13, len(ours) - 1):
+        assert np.array_equal(theirs[frame]["action"].numpy(), ours.columns["action"][frame])
 
 
 def test_ours_opens_lerobots(tmp_path):

@@ -13,6 +13,7 @@ from lerobot_nb import EvalConfig, EvalRun, evaluate, make_env_config, make_poli
 from lerobot_nb.envs.recording import recorded
 from lerobot_nb.policies.base import PolicyLoadError
 from lerobot_nb.policies.cloned import ClonedNetwork, ClonedPolicyConfig, save_checkpoint
+from lerobot_nb.results.dataset import DemonstrationError, Demonstrations
 from lerobot_nb.training.behaviour_cloning import (
     TrainConfig,
     Training,
@@ -20,11 +21,7 @@ from lerobot_nb.training.behaviour_cloning import (
     TrainingError,
     chunk_loss,
 )
-from lerobot_nb.training.demonstrations import (
-    DemonstrationError,
-    Demonstrations,
-    record_demonstrations,
-)
+from lerobot_nb.training.demonstrations import record_demonstrations
 from lerobot_nb.training.tracking import make_tracker
 
 TWO = EvalConfig(batch_size=2)
@@ -209,7 +206,7 @@ def test_recorder_changes_nothing(env_config, tmp_path):
     task = env_config.tasks()[0]
     plain, wrapped = (
         env_config.env_factory(task)(),
-        recorded(env_config.env_factory(task), tmp_path, task.suite, task.task_id)(),
+        recorded(env_config.env_factory(task), tmp_path, task)(),
     )
     try:
         for env in (plain, wrapped):

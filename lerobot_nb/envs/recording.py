@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from .base import EnvFactory
+from .base import EnvFactory, TaskInfo
 from .success import read_success
 
 # %% ../../nbs/envs/recording.ipynb #f31af3b1
@@ -43,6 +43,11 @@ def nest_observation(parts: Mapping[str, Any]) -> dict[str, Any]:
         place[last] = value
     return nested
 
+
+def recording_name(suite: str, task_id: int, seed: int | None) -> str:
+    """The name of an episode's file; different suites never share one."""
+    return f"{hashlib.sha256(suite.encode()).hexdigest()[:12]}_{task_id}_{seed}.npz"
+
 # %% ../../nbs/envs/recording.ipynb #402da1e1
 class RecordedEnv(gymnasium.Env[Any, Any]):
     """An environment whose episodes are written to a folder.
@@ -53,6 +58,8 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         Where the files go: one `.npz` an episode, named after suite, task and seed.
     suite, task_id
         Of the task, for the file's name and its header.
+    most_steps
+        After how many steps an episode is over that the environment does not end; None: never.
     target, kwargs, imports
         The environment, as in `EnvFactory`.
     """
@@ -62,12 +69,14 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         folder: str,
         suite: str,
         task_id: int,
+        most_steps: int | None,
         target: str,
         kwargs: dict[str, Any],
         imports: tuple[str, ...] = (),
     ):
         self.env = EnvFactory(target, kwargs, tuple(imports))()
         self.folder, self.suite, self.task_id = Path(folder), suite, task_id
+        self.most_steps = most_steps
         self.observation_space, self.action_space = (
             self.env.observation_space,
             self.env.action_space,
@@ -85,7 +94,7 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        self.write()
+        self._steps = {}  # of an episode that was given up; the engine runs it again
         self._observation, info = self.env.reset(seed=seed, options=options)
         self._header = {
             "suite": self.suite,
@@ -108,17 +117,12 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         }
         for name, value in row.items():
             self._steps.setdefault(name, []).append(value)
-        if terminated or truncated:
-            self.write()
+        if terminated or truncated or len(self._steps["action"]) == self.most_steps:
+            self._write()
         return self._observation, reward, terminated, truncated, info
 
-    def write(self) -> Path | None:
-        """Write the episode under way, if it has a step, and begin a new one; returns the file.
-        Also called by `reset` and `close`.
-        """
+    def _write(self) -> None:
         steps, self._steps = self._steps, {}
-        if not steps:
-            return None
         path = self.folder / recording_name(
             self._header["suite"], self._header["task_id"], self._header["seed"]
         )
@@ -128,29 +132,23 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
             arrays: dict[str, Any] = {name: np.stack(values) for name, values in steps.items()}
             np.savez(file, header=np.array(json.dumps(self._header)), **arrays)
         unfinished.replace(path)
-        return path
 
     def render(self) -> Any:
         return self.env.render()
 
     def close(self) -> None:
-        self.write()
         self.env.close()
 
-# %% ../../nbs/envs/recording.ipynb #f0f07427
-def recording_name(suite: str, task_id: int, seed: int | None) -> str:
-    """The name of an episode's file; different suites never share one."""
-    return f"{hashlib.sha256(suite.encode()).hexdigest()[:12]}_{task_id}_{seed}.npz"
 
-# %% ../../nbs/envs/recording.ipynb #78de22af
-def recorded(factory: EnvFactory, folder: str | Path, suite: str, task_id: int) -> EnvFactory:
+def recorded(factory: EnvFactory, folder: str | Path, task: TaskInfo) -> EnvFactory:
     """The recipe of an environment that records what the one from `factory` does."""
     return EnvFactory(
         "lerobot_nb.envs.recording:RecordedEnv",
         {
             "folder": str(Path(folder).resolve()),
-            "suite": suite,
-            "task_id": task_id,
+            "suite": task.suite,
+            "task_id": task.task_id,
+            "most_steps": task.max_episode_steps,
             "target": factory.target,
             "kwargs": factory.kwargs,
             "imports": list(factory.imports),

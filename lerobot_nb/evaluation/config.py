@@ -61,6 +61,12 @@ class EvalConfig(metaclass=Checked):
             "only the first so many episodes of each task keep a video; None: no limit", least=0
         ),
     ] = None
+    record: Annotated[
+        Literal["none", "successes", "all"],
+        Setting(
+            "which episodes go into a data set in the run folder: none, successes or all; every step is observed then"
+        ),
+    ] = "none"
     n_spare: Annotated[
         int,
         Setting(

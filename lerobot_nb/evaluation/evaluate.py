@@ -22,6 +22,7 @@ from lerobot_nb.evaluation.benchmark import (
 from .config import EvalConfig
 from .plan import Plan
 from .provenance import command_line, git_commit, machine, package_versions
+from .recording import check_recording, recorded_benchmark, write_run_dataset
 from lerobot_nb.evaluation.sessions import (
     FinishedEpisodes,
     continued_manifest,
@@ -35,7 +36,7 @@ from ..results.json_checks import check_json_exact
 from ..results.manifest import MANIFEST_VERSION, WRITTEN_BY, check_manifest
 from ..results.outcomes import EpisodeTally, RunStatus
 from ..results.records import EpisodeRecord, judged_records
-from ..results.run_folder import RunFolder, RunFolderError, new_run_path
+from ..results.run_folder import RECORDING_NAME, RunFolder, RunFolderError, new_run_path
 
 # %% ../../nbs/evaluation/evaluate.ipynb #bcc32082
 @dataclass
@@ -200,10 +201,14 @@ def evaluate(
     folder = RunFolder(
         output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name)
     )
+    if config.record != "none":
+        # refused before anything is written
+        benchmark = recorded_benchmark(benchmark, folder.path / RECORDING_NAME)
     folder.open(resume)
     try:
         finished = FinishedEpisodes(tally=EpisodeTally(benchmark.reports_success))
         if resume:
+            check_recording(folder, config, folder.manifest()["eval_config"])
             manifest = continued_manifest(folder, manifest)
             folder.check_before_resuming(
                 {spec.key: (spec.seed, spec.init_state_id) for spec in plan}
@@ -222,6 +227,8 @@ def evaluate(
             progress,
             command,
         )
+        if config.record != "none" and env_config is not None:
+            write_run_dataset(folder, env_config, config.record)
         return EvalRun(folder.path, manifest, outcome.eval_info, outcome.status, outcome.reason)
     finally:
         folder.close()

@@ -204,6 +204,7 @@ class EvalParameters:
         "first:1", "which episodes keep a video: none, failures, first:N or all", "output"
     )
     n_episodes_to_render: int | None = _shared("n_episodes_to_render", "output")
+    record: str = _shared("record", "output")
     output_dir: str | None = _parameter(
         None, "run folder; None: outputs/eval/<date>/<time>_<benchmark>_<policy>", "output"
     )

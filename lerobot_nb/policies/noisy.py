@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..envs.base import TaskInfo, resolve
-from .base import Episode, Policy
+from ..envs.base import TaskInfo
+from .base import Episode, Policy, make_policy
 
 # %% ../../nbs/policies/noisy.ipynb #7ee3d582
 class NoisyPolicy(Policy):
@@ -35,7 +35,7 @@ class NoisyPolicy(Policy):
             or not 0 <= scale < float("inf")
         ):
             raise ValueError(f"scale must be a number of at least 0, got {scale!r}")
-        self.inner: Policy = resolve(base)(**(base_kwargs or {}))
+        self.inner = make_policy(base, None, **(base_kwargs or {}))
         self.scale = scale
         self.name = f"{self.inner.name} with noise {scale:g}"
         for attribute in (
@@ -48,6 +48,12 @@ class NoisyPolicy(Policy):
         ):
             setattr(self, attribute, getattr(self.inner, attribute))
         self._episodes: dict[int, tuple[np.random.Generator, Any]] = {}
+
+    def check_env(self, env_config: Any) -> None:
+        self.inner.check_env(env_config)
+
+    def env_wishes(self) -> dict[str, Any]:
+        return self.inner.env_wishes()
 
     def check_tasks(self, tasks: Sequence[TaskInfo]) -> None:
         self.inner.check_tasks(tasks)

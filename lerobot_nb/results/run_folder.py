@@ -39,6 +39,8 @@ METRICS_NAME = "metrics.json"
 DESCRIPTIONS_NAME = "task_descriptions.json"
 VIDEOS_NAME = "videos"
 RERUNS_NAME = "reruns"
+RECORDING_NAME = "recording"  # episodes that are not in a data set yet
+DATASET_NAME = "dataset"
 _LOCK_NAME = ".lock"
 # one line for each video that this run began to write: what it may delete
 _WRITTEN_NAME = ".written_videos"
@@ -96,7 +98,7 @@ class RunFolderWriteError(RunFolderError, OSError):
         return self.message
 
 # %% ../../nbs/results/run_folder.ipynb #70562bda
-_FOLDERS = (VIDEOS_NAME, RERUNS_NAME)
+_FOLDERS = (VIDEOS_NAME, RERUNS_NAME, RECORDING_NAME, DATASET_NAME)
 _FILES = (MANIFEST_NAME, EPISODES_NAME, EVAL_INFO_NAME, LOG_NAME, _LOCK_NAME, _WRITTEN_NAME)
 
 

@@ -31,8 +31,8 @@ from lerobot_nb.policies.cloned import (
     ClonedPolicyConfig,
     save_checkpoint,
 )
+from ..results.dataset import Demonstrations
 from ..results.eval_info import build_eval_info
-from .demonstrations import Demonstrations
 from .tracking import Tracker, no_tracker
 
 _log = logging.getLogger(__name__)
