@@ -2,13 +2,8 @@
 
 from lerobot_nb.results.eval_info import build_eval_info
 from lerobot_nb.results.records import EpisodeRecord
-from lerobot_nb.results.report import (
-    clustered_sums,
-    html_table,
-    success_plot,
-    table_rows,
-    text_table,
-)
+from lerobot_nb.results.figures import success_plot
+from lerobot_nb.results.tables import clustered_sums, html_table, table_rows, text_table
 from lerobot_nb.results.statistics import overall_rate
 
 

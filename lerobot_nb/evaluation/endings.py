@@ -104,6 +104,9 @@ class Endings:
 
     def finish(self, seat: Seat, record: EpisodeRecord) -> None:
         """The episode has ended, with this record."""
+        record.worker = seat.number
+        if seat.holds_episode:
+            record.started_at = time.time() - (time.perf_counter() - seat.begun)
         self._leave(seat)
         self.attempts.forget(record.key)
         self.records.append(record)

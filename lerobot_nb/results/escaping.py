@@ -41,3 +41,22 @@ _MARKS = re.compile(r"[\\`*\[\]|~$#!]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 def markdown_text(text: object) -> str:
     """Text for one line of Markdown, in a table or elsewhere."""
     return html.escape(_MARKS.sub(r"\\\g<0>", terminal_text(text)), quote=False)
+
+# %% ../../nbs/results/escaping.ipynb #latex001
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "–": "--",
+    "…": r"\ldots{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
+
+
+def latex_text(text: object) -> str:
+    """Text for one line of LaTeX, in a table or elsewhere."""
+    return "".join(_LATEX.get(mark, mark) for mark in terminal_text(text))

@@ -103,8 +103,16 @@ def write_json_atomic(path: str | os.PathLike[str], value: Any) -> Path:
     return write_text_atomic(path, dumps_strict(value, indent=2) + "\n")
 
 # %% ../../nbs/results/records.ipynb #62854b49
-RECORD_TIME_FIELDS = ("wall_s", "policy_s", "sim_s", "render_s", "attempt")
-"""Fields in which two runs of the same episode may differ: measured seconds, and how many tries it took."""
+RECORD_TIME_FIELDS = (
+    "wall_s",
+    "policy_s",
+    "sim_s",
+    "render_s",
+    "attempt",
+    "worker",
+    "started_at",
+)
+"""Fields in which two runs of the same episode may differ: when, where and how long it ran, and how many tries it took."""
 
 # %% ../../nbs/results/records.ipynb #6084fbf0
 @dataclass
@@ -146,6 +154,9 @@ class EpisodeRecord:
         Relative to the run folder; None where no video was kept.
     attempt
         1, or more if earlier attempts were lost to a crash.
+    worker, started_at
+        Number of the worker that ran it, and when it began (seconds since 1970); None in records of
+        older versions.
     """
 
     suite: str
@@ -170,6 +181,8 @@ class EpisodeRecord:
     render_s: float | None = None
     video_path: str | None = None
     attempt: int = 1
+    worker: int | None = None
+    started_at: float | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -232,6 +245,7 @@ _FROM_ZERO = (
     "success_step",
     "n_success_steps",
     "attempt",
+    "worker",
 )
 _WORDS = {
     str: "text",
