@@ -366,7 +366,8 @@ def _manifest_bytes(folder: Path) -> bytes | None:
 
 def _print_result(folder: Path) -> None:
     from lerobot_nb.results.escaping import terminal_text
-    from lerobot_nb.results.report import Report, outcome
+    from lerobot_nb.results.pictures import outcome
+    from lerobot_nb.results.report import Report
     from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 
     if not RunFolder(folder).exists():  # stopped before there was anything to report
@@ -460,7 +461,7 @@ def rerun_command(argv: Sequence[str]) -> int:
     if result is None:
         return code
     from lerobot_nb.results.escaping import terminal_text
-    from lerobot_nb.results.report import outcome
+    from lerobot_nb.results.pictures import outcome
 
     record, differences = result
     print(
@@ -511,7 +512,8 @@ def failures_command(argv: Sequence[str]) -> int:
 def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:
     from lerobot_nb.results.eval_info import reports_success
     from lerobot_nb.results.outcomes import EpisodeTally, Outcome, outcome_of
-    from lerobot_nb.results.report import Report, outcome
+    from lerobot_nb.results.pictures import outcome
+    from lerobot_nb.results.report import Report
 
     report = Report(folder)
     records = report.records()

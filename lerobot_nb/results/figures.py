@@ -7,12 +7,13 @@ __all__ = ['success_plot', 'suite_plot', 'reward_plot', 'length_plot', 'reward_c
            'contact_sheet']
 
 # %% ../../nbs/results/figures.ipynb #25be50c7
+import importlib
 import io
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lerobot_nb.results.escaping import terminal_text
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # %% ../../nbs/results/figures.ipynb #ab5230d0
-BLUE, VERMILION, INK = "#0072B2", "#D55E00", "#808080"  # Okabe and Ito (2008); INK: text and axes
+# after Okabe and Ito (2008), the blue lighter, so that it is seen on black; INK: text and axes
+BLUE, VERMILION, INK = "#2288CC", "#D55E00", "#808080"
 _FAINT = "#80808040"
 
 
@@ -37,7 +39,8 @@ def new_figure(
     from matplotlib.figure import Figure
 
     if "ipykernel" in sys.modules:
-        import matplotlib_inline.backend_inline  # noqa: F401  (makes notebooks show figures)
+        # makes notebooks show figures; it comes with ipykernel
+        importlib.import_module("matplotlib_inline.backend_inline")
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
     axes = [figure.add_subplot(n_rows, n_columns, i + 1) for i in range(n_columns * n_rows)]
@@ -49,8 +52,6 @@ def new_figure(
         axis.tick_params(colors=INK, labelsize=8, left=False)
         axis.xaxis.label.set_color(INK)
         axis.yaxis.label.set_color(INK)
-        axis.title.set_color(INK)
-        axis.title.set_fontsize(9)
         axis.xaxis.label.set_fontsize(9)
         axis.yaxis.label.set_fontsize(9)
         axis.grid(axis="x", color=_FAINT, linewidth=0.7)
@@ -84,6 +85,10 @@ def _height(n_rows: int) -> float:
 def _empty(axis: "Axes", text: str) -> None:
     axis.text(0.5, 0.5, text, color=INK, ha="center", va="center", transform=axis.transAxes)
     axis.set_yticks([])
+
+
+def _title(axis: "Axes", text: str, fontsize: int = 9) -> None:
+    axis.set_title(text, loc="left", color=INK, fontsize=fontsize, parse_math=False)
 
 
 def _legend(figure: "Figure", n_columns: int) -> None:
@@ -203,7 +208,7 @@ def length_plot(records: Sequence[EpisodeRecord]) -> "Figure":
     if not judged:
         _empty(right, "no episode is judged")
     right.set_xlabel("steps until success was first reported")
-    right.set_title("share of episodes that had succeeded, percent", loc="left")
+    _title(right, "share of episodes that had succeeded, percent")
     if labelled:
         _legend(figure, len(labelled))
     return figure
@@ -274,7 +279,7 @@ def reward_curves(
             color=INK,
             linewidth=2,
         )
-        axis.set_title(_record_name(curves[0][0]), loc="left", parse_math=False)
+        _title(axis, _record_name(curves[0][0]))
         axis.tick_params(left=True)
         axis.set_xlabel("step")
     for axis in axes[len(tasks) :]:
@@ -323,7 +328,7 @@ def timeline(records: Sequence[EpisodeRecord]) -> "Figure":
     else:
         _empty(axis, "the records don't say when and where episodes ran")
     if 0 < len(known) < len(records):
-        axis.set_title(f"{len(records) - len(known)} episodes without a start are left out")
+        _title(axis, f"{len(records) - len(known)} episodes without a start are left out")
     return figure
 
 # %% ../../nbs/results/figures.ipynb #da5725c6
@@ -356,7 +361,7 @@ def running_rate_plot(
     axis.set_xlabel(
         f"judged episodes; the band holds the rate at all times together ({100 * confidence:g} %)"
     )
-    axis.set_title("success so far, percent", loc="left")
+    _title(axis, "success so far, percent")
     return figure
 
 # %% ../../nbs/results/figures.ipynb #71da85ab
@@ -382,19 +387,13 @@ def contact_sheet(
         try:
             first, last = first_and_last_frame(files.video(record))
         except (RunFolderError, ValueError) as error:
-            _empty(axis, "\n".join(re.findall(".{1,32}", terminal_text(error))[:4]))
+            _empty(axis, "\n".join(textwrap.wrap(terminal_text(error), 32)[:4]))
         else:
             gap = np.full((first.shape[0], max(1, first.shape[1] // 40), 3), 128, np.uint8)
             step = max(1, first.shape[1] // 256)
             axis.imshow(np.concatenate([first, gap, last], axis=1)[::step, ::step])
         name = f"{_record_name(record)}, {record.episode_index}"
-        axis.set_title(
-            f"{name}\n{terminal_text(outcome(record))[:44]}",
-            fontsize=7,
-            color=INK,
-            loc="left",
-            parse_math=False,
-        )
+        _title(axis, f"{name}\n{terminal_text(outcome(record))[:44]}", fontsize=7)
     return figure
 
 # %% ../../nbs/results/figures.ipynb #9061cad9
