@@ -7,6 +7,8 @@ import logging
 from argparse import ArgumentParser
 from pathlib import Path
 
+import pytest
+
 import lerobot_nb
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,3 +89,22 @@ def test_what_the_package_offers_is_public_in_its_module():
         if name not in public[module.removeprefix("lerobot_nb.")]
     }
     assert not hidden
+
+
+def test_type_checkers_are_told_the_same_names():
+    """What stands under `if TYPE_CHECKING` in `lerobot_nb/__init__.py` is the table."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    told = {
+        alias.name: f"lerobot_nb.{node.module}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert told == lerobot_nb._HOME_OF
+
+
+def test_a_mistyped_name_is_answered_with_the_nearest():
+    with pytest.raises(AttributeError, match="did you mean 'evaluate'"):
+        lerobot_nb.evalute  # noqa: B018

@@ -9,7 +9,6 @@ ROOT = Path(__file__).resolve().parent.parent
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 
 NOT_YET = {
-    "lerobot_nb",
     "lerobot_nb.doctor",
     "lerobot_nb.envs.base",
     "lerobot_nb.envs.config",
@@ -28,16 +27,8 @@ NOT_YET = {
     "lerobot_nb.evaluation.runner",
     "lerobot_nb.evaluation.video",
     "lerobot_nb.policies.base",
-    "lerobot_nb.policies.libero_expert",
-    "lerobot_nb.policies.libero_skills",
-    "lerobot_nb.policies.libero_world",
-    "lerobot_nb.policies.metaworld_expert",
-    "lerobot_nb.policies.simple",
     "lerobot_nb.results.report",
     "lerobot_nb.results.run_folder",
-    "lerobot_nb.policies.remote",
-    "lerobot_nb.policies.lerobot_policy",
-    "lerobot_nb.policies.checkpoints",
     "lerobot_nb.policies.asking",
     "lerobot_nb.evaluation.host",
     "lerobot_nb.envs.host",

@@ -101,7 +101,9 @@ class Checkpoint:
             for key, feature in self.features("input_features").items()
             if feature.type is FeatureType.VISUAL and not is_empty_camera(key)
         }
-        return sizes.pop() if len(sizes) == 1 and all(len(size) == 2 for size in sizes) else None
+        if len(sizes) != 1 or len(size := sizes.pop()) != 2:
+            return None
+        return size[0], size[1]
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the weights, of config.json, and of the processors with their statistics:

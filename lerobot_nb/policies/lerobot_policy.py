@@ -622,7 +622,7 @@ class LerobotObject(Policy):
         postprocessor: Any = None,
         name: str | None = None,
     ):
-        rename_map = next(
+        rename_map: dict[str, str] = next(
             (
                 step.rename_map
                 for step in getattr(preprocessor, "steps", ())

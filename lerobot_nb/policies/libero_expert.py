@@ -7,22 +7,24 @@ __all__ = ['UNSOLVED', 'LiberoExpert']
 
 # %% ../../nbs/policies/libero_expert.ipynb #fa08ce92
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lerobot_nb.envs.base import TaskInfo
 from lerobot_nb.policies.base import Episode, Policy
 from lerobot_nb.policies.libero_skills import CLOSED, FixtureSkills, Grasp, Motion, gripper_points
-from lerobot_nb.policies.libero_world import DOWN, World, plan_order, turn_about_z
+from lerobot_nb.policies.libero_world import DOWN, Floats, World, plan_order, turn_about_z
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/policies/libero_expert.ipynb #ee9d21fd
 class Solver(FixtureSkills):
     """Reaches the goal of an episode."""
 
-    def solve(self) -> Generator[np.ndarray, None, None]:
+    def solve(self) -> Generator[Floats, None, None]:
         """Actions without end: reach every condition, look again, and once more what does not hold.
         The environment says when it is over.
         """
@@ -35,7 +37,7 @@ class Solver(FixtureSkills):
                 conjunct for conjunct in plan_order(world.goal, doors) if not world.holds(conjunct)
             ]
             for conjunct in todo:
-                log.debug("goal: %s", conjunct)
+                _log.debug("goal: %s", conjunct)
                 yield from self.achieve(*conjunct)
             yield from self.hold(5)
 
@@ -86,7 +88,7 @@ class Solver(FixtureSkills):
             )
         ):
             return False
-        if predicate == "in":
+        if predicate == "in" and parent is not None:
             yield from self.turn_to_fit(name, target)
             walls = world.cloud(parent)[:, 2]
             # less deep it tips out again, pressed further down it jams
@@ -111,10 +113,10 @@ class Solver(FixtureSkills):
         world = self.world
         goal, aim = ["on", name, target], world.site(target)[0][:2]
 
-        def way() -> np.ndarray:
+        def way() -> Floats:
             return np.array([*(aim - world.pos(name)[:2]), 0.0])
 
-        def inside() -> np.ndarray:
+        def inside() -> Floats:
             """A point (3,) on the plate, between its middle and the edge ahead."""
             return np.array(
                 [*world.pos(name)[:2], world.cloud(name)[:, 2].min() + 0.012]
@@ -138,7 +140,7 @@ class Solver(FixtureSkills):
             yield self.action(
                 world.eef + [0, 0, inside()[2] - world.eef[2] - 0.01] + 0.04 * way() / left[-1], 1.0
             )
-        log.debug("pushed %s: %.3f from the aim", name, left[-1])
+        _log.debug("pushed %s: %.3f from the aim", name, left[-1])
         yield from self.rise(inside()[2] + 0.1)
         return world.holds(goal)
 
@@ -152,18 +154,17 @@ class Solver(FixtureSkills):
         outline = world.cloud(name)[:, :2] - world.centre(name)
 
         def excess(angle: float) -> float:
-            return np.maximum(
-                np.ptp(outline @ turn_about_z(angle)[:2, :2].T, axis=0) - space, 0
-            ).sum() + 0.002 * abs(angle)
+            over = np.ptp(outline @ turn_about_z(angle)[:2, :2].T, axis=0) - space
+            return float(np.maximum(over, 0).sum()) + 0.002 * abs(angle)
 
         angle = min(np.deg2rad(np.arange(-90, 91, 3)), key=excess)
         if excess(angle) > excess(0.0) - 0.004:
             return True
-        log.debug("turn %s by %.0f°", name, np.rad2deg(angle))
+        _log.debug("turn %s by %.0f°", name, np.rad2deg(angle))
         self.point(self.approach, turn_about_z(angle) @ world.finger_axis)
         return (yield from self.goto(np.array(world.eef), 0.03, 0.05, 40))
 
-    def spot(self, predicate: str, name: str, target: str) -> np.ndarray:
+    def spot(self, predicate: str, name: str, target: str) -> Floats:
         """Where (3,) in a region the object goes: the middle, or its share of it where several
         objects are to stand side by side.
         """
@@ -185,25 +186,17 @@ class Solver(FixtureSkills):
         world = self.world
         centre, rotation = world.site(target)
         column = centre + np.outer(np.arange(0.01, 0.4, 0.005), [0, 0, 1])
-        return bool(world.clearance(column, world.geoms_of(world.fixture_of(target))).min() < 0.002)
+        return bool(world.clearance(column, world.geoms_around(target)).min() < 0.002)
 
-    def mouth(self, target: str) -> np.ndarray:
+    def mouth(self, target: str) -> Floats:
         """The horizontal direction (3,) in which a roofed region is open."""
         world = self.world
         centre = world.site(target)[0]
         body = world.body_mat[world.scene["root_body"][world.fixture_of(target)]]
         ways = [sign * body[:, axis] for axis in (0, 1) for sign in (1, -1)]
         rays = [centre + np.outer(np.arange(0.0, 0.4, 0.01), way) for way in ways]
-        return ways[
-            int(
-                np.argmax(
-                    [
-                        world.clearance(ray, world.geoms_of(world.fixture_of(target))).min()
-                        for ray in rays
-                    ]
-                )
-            )
-        ]
+        room = [world.clearance(ray, world.geoms_around(target)).min() for ray in rays]
+        return np.asarray(ways[int(np.argmax(room))])
 
     def put_under_roof(self, name: str, target: str) -> Motion:
         """Push an object into a shelf or a microwave from the side: held before a gripper that
@@ -214,7 +207,7 @@ class Solver(FixtureSkills):
             return False
         centre, out = world.site(target)[0], self.mouth(target)
         column = centre - np.outer(np.arange(0.0, 0.3, 0.002), [0, 0, 1])
-        below = world.clearance(column, world.geoms_of(world.fixture_of(target))) < 0.001
+        below = world.clearance(column, world.geoms_around(target)) < 0.001
         floor = column[np.argmax(below), 2] if below.any() else world.scene["table_height"]
         yield from self.rise(self.home[2] - 0.02)
         arm = (world.eef - world.pos(name))[:2]
@@ -224,7 +217,7 @@ class Solver(FixtureSkills):
             self.mat = turn_about_z((turn + np.pi) % (2 * np.pi) - np.pi) @ world.eef_mat
         else:
             self.point(*self.frame(out, 0.1))
-        log.debug(
+        _log.debug(
             "into %s: open towards %s, floor %.3f, by the handle: %s",
             target,
             out.round(2),
@@ -234,7 +227,7 @@ class Solver(FixtureSkills):
         start = centre + 0.34 * out
         yield from self.goto([*start[:2], world.eef[2]], 0.03, 0.1, 80)
 
-        def off(aim: np.ndarray) -> np.ndarray:
+        def off(aim: Floats) -> Floats:
             low = world.cloud(name)[:, 2].min()
             return np.array([*(aim - world.pos(name))[:2], floor + 0.012 - low])
 
@@ -243,7 +236,7 @@ class Solver(FixtureSkills):
             if np.abs(away).max() < 0.01:
                 break
             yield self.action(world.eef + away, 1.5)
-        log.debug("before %s: off by %s", target, off(start).round(3))
+        _log.debug("before %s: off by %s", target, off(start).round(3))
         ways: list[float] = []
         for _ in range(80):
             away = off(centre)
@@ -253,7 +246,7 @@ class Solver(FixtureSkills):
                 break
             aside = away - out * (away @ out)
             yield self.action(world.eef + aside - 0.03 * out, 1.5)
-        log.debug("in %s: off by %s", target, off(centre).round(3))
+        _log.debug("in %s: off by %s", target, off(centre).round(3))
         yield from self.release(0.12 * out)
         return (yield from self.upright())
 
@@ -284,7 +277,7 @@ class Solver(FixtureSkills):
             )
         )
 
-    def way_into_drawer(self, name: str, target: str) -> np.ndarray:
+    def way_into_drawer(self, name: str, target: str) -> Floats:
         """Where (2,) the held object can be lowered: the drawer's middle, or as far out from under
         what is above as it takes.
         """
@@ -305,9 +298,9 @@ class Solver(FixtureSkills):
         def room(out: float) -> float:
             at = centre + out * pull
             column = np.concatenate([points + at + [0, 0, up] for up in (0.0, 0.04, 0.08, 0.12)])
-            return min(world.clearance(column, rest).min(), 0.012) - 0.02 * abs(out)
+            return min(float(world.clearance(column, rest).min()), 0.012) - 0.02 * abs(out)
 
-        return (centre + max(np.arange(-0.03, reach, 0.006), key=room) * pull)[:2]
+        return np.asarray((centre + max(np.arange(-0.03, reach, 0.006), key=room) * pull)[:2])
 
 # %% ../../nbs/policies/libero_expert.ipynb #dd437970
 # Solved in less than half of the episodes of the table in guides/libero_expert.
@@ -343,7 +336,7 @@ class LiberoExpert(Policy):
     def __init__(self, attempt_unsolved: bool = False):
         self.attempt_unsolved = attempt_unsolved
         self._worlds: dict[int, World] = {}
-        self._motions: dict[int, Generator | None] = {}
+        self._motions: dict[int, Generator[Floats, None, None]] = {}
 
     def check_tasks(self, tasks: Sequence[TaskInfo]) -> None:
         foreign = sorted({task.suite for task in tasks if not task.suite.startswith("libero")})
@@ -372,9 +365,9 @@ class LiberoExpert(Policy):
             raise ValueError(
                 f"the expert acts in relative movements, but the environment was made with control_mode={mode!r}; leave it at 'relative'"
             )
-        self._worlds[slot], self._motions[slot] = World(episode.scene), None
+        self._worlds[slot] = World(episode.scene)
 
-    def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> NDArray[np.float32]:
         if "privileged" not in batch:
             raise KeyError(
                 "the expert reads the true state: make the environment with privileged=True"
@@ -383,7 +376,7 @@ class LiberoExpert(Policy):
         for row, slot in enumerate(slots):
             world = self._worlds[slot]
             world.update({key: values[row] for key, values in batch["privileged"].items()})
-            if self._motions[slot] is None:
+            if slot not in self._motions:
                 self._motions[slot] = Solver(world).solve()
             actions[row, 0] = np.clip(next(self._motions[slot]), -1, 1)
         return actions

@@ -11,10 +11,18 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from lerobot_nb.policies.libero_world import DOWN, World, horizontal, rotation_vector, turn_about_z
+from lerobot_nb.policies.libero_world import (
+    DOWN,
+    Floats,
+    World,
+    horizontal,
+    rotation_vector,
+    turn_about_z,
+)
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/policies/libero_skills.ipynb #82f5cbf0
 _POSITION_SCALE_M, _ROTATION_SCALE_RAD = 0.05, 0.5
@@ -25,7 +33,7 @@ _EASY_TURN = np.array([0.0, 0.0, 0.4])
 _SHOULDER_M, _WRIST_M, _REACH_M = 0.333, 0.21, 0.70
 _ANY_TURN = 10.0  # radians: the orientation does not matter
 # yields actions (7,); returns whether it came to what it is for
-Motion = Generator[np.ndarray, None, bool]
+Motion = Generator[Floats, None, bool]
 
 
 class Arm:
@@ -49,11 +57,11 @@ class Arm:
         self._finger = finger / np.linalg.norm(finger)
 
     @property
-    def approach(self) -> np.ndarray:
+    def approach(self) -> Floats:
         """Where the gripper points now (3,)."""
-        return self.world.eef_mat @ self._approach
+        return np.asarray(self.world.eef_mat @ self._approach)
 
-    def point(self, approach: np.ndarray, finger: np.ndarray) -> None:
+    def point(self, approach: Floats, finger: Floats) -> None:
         """From now on point along `approach` and open along `finger` (3,); of the two ways to do
         it, take the one that leaves the wrist more freedom.
         """
@@ -73,7 +81,7 @@ class Arm:
             key=lambda mat: np.linalg.norm(rotation_vector(mat @ self.home_mat.T) - _EASY_TURN),
         )
 
-    def action(self, target: np.ndarray, gain: float = 1.0) -> np.ndarray:
+    def action(self, target: ArrayLike, gain: float = 1.0) -> Floats:
         """One step (7,) towards a position (3,) and the orientation to keep."""
         world = self.world
         move = (np.asarray(target, dtype=float) - world.eef) / _POSITION_SCALE_M * gain
@@ -96,21 +104,21 @@ class Arm:
 
     def goto(
         self,
-        target,
+        target: ArrayLike,
         tolerance: float = 0.008,
         turn_tolerance: float = 0.08,
         max_steps: int = 50,
         gain: float = 2.0,
     ) -> Motion:
         """Move to a position (3,); False where it could not be reached in `max_steps`."""
-        target = np.asarray(target, dtype=float)
+        position = np.asarray(target, dtype=float)
         for _ in range(max_steps):
             if (
-                np.linalg.norm(target - self.world.eef) < tolerance
+                np.linalg.norm(position - self.world.eef) < tolerance
                 and self.off_turn() < turn_tolerance
             ):
                 return True
-            yield self.action(target, gain)
+            yield self.action(position, gain)
         return False
 
     def rise(self, height: float, max_steps: int = 40) -> Motion:
@@ -119,7 +127,7 @@ class Arm:
             return True
         return (yield from self.goto([*self.world.eef[:2], height], 0.02, _ANY_TURN, max_steps))
 
-    def hold(self, n_steps: int, target: np.ndarray | None = None) -> Motion:
+    def hold(self, n_steps: int, target: Floats | None = None) -> Motion:
         """Stay, for `n_steps`."""
         target = np.array(self.world.eef) if target is None else target
         for _ in range(n_steps):
@@ -134,12 +142,8 @@ class Arm:
 
 # %% ../../nbs/policies/libero_skills.ipynb #c6b3ea8e
 def gripper_points(
-    position: np.ndarray,
-    approach: np.ndarray,
-    finger: np.ndarray,
-    opening: float,
-    wrist: bool = False,
-) -> np.ndarray:
+    position: Floats, approach: Floats, finger: Floats, opening: float, wrist: bool = False
+) -> Floats:
     """Points (n, 3) on a Panda gripper at a position, pointing along `approach`, opened by
     `opening` metres along `finger`.
     """
@@ -166,7 +170,9 @@ def gripper_points(
             for back in (0.17, 0.22, 0.28)
         ]
     along, across, back = np.array(points).T[..., None]
-    return position + along * finger + across * np.cross(approach, finger) - back * approach
+    return np.asarray(
+        position + along * finger + across * np.cross(approach, finger) - back * approach
+    )
 
 # %% ../../nbs/policies/libero_skills.ipynb #27762164
 _MAX_WIDTH_M = 0.075  # what the fingers get around; 8 cm is all there is
@@ -178,10 +184,10 @@ class Grasp:
     where it points, how wide it comes.
     """
 
-    position: np.ndarray
-    finger: np.ndarray
+    position: Floats
+    finger: Floats
     kind: str
-    approach: np.ndarray = field(default_factory=DOWN.copy)
+    approach: Floats = field(default_factory=DOWN.copy)
     opening: float = 0.08  # metres
 
     @property
@@ -285,7 +291,7 @@ class PickAndPlace(Arm):
 
     def __init__(self, world: World):
         super().__init__(world)
-        self._failed: list[tuple[str, np.ndarray]] = []  # grasps that did not lift
+        self._failed: list[tuple[str, Floats]] = []  # grasps that did not lift
 
     def score(self, grasp: Grasp, name: str) -> float:
         """Room around the gripper, less what makes a grasp awkward: turning the wrist, reaching
@@ -315,7 +321,9 @@ class PickAndPlace(Arm):
         stretch = np.linalg.norm(
             grasp.position - _WRIST_M * grasp.approach - world.base - [0, 0, _SHOULDER_M]
         )
-        score -= 0.5 * max(stretch - _REACH_M, 0)  # a straight arm does not get away from there
+        score -= 0.5 * max(
+            float(stretch) - _REACH_M, 0.0
+        )  # a straight arm does not get away from there
         if grasp.kind == "tip":
             score -= 0.03
         if grasp.kind in ("part", "handle"):
@@ -333,7 +341,7 @@ class PickAndPlace(Arm):
             failed == name and np.linalg.norm(grasp.position[:2] - xy) < 0.02
             for failed, xy in self._failed
         )
-        return score
+        return float(score)
 
     def pick(
         self,
@@ -355,7 +363,7 @@ class PickAndPlace(Arm):
             if not grasps:
                 return False
             grasp = max(grasps, key=lambda g: self.score(g, name) + (prefer(g) if prefer else 0.0))
-            log.debug(
+            _log.debug(
                 "pick %s: %s at %s, lean %.2f, score %.4f",
                 name,
                 grasp.kind,
@@ -380,7 +388,7 @@ class PickAndPlace(Arm):
             yield from self.goto(grasp.position, 0.006, max_steps=40)
             self.grip, self.width = CLOSED, None
             yield from self.hold(12, grasp.position)
-            log.debug(
+            _log.debug(
                 "lift from %s, off by %s, opening %.3f",
                 world.eef.round(3),
                 (grasp.position - world.eef).round(3),
@@ -389,13 +397,13 @@ class PickAndPlace(Arm):
             before = world.pos(name)[2]
             aside = self.way_up(name)
             if np.any(aside):
-                log.debug("lift %s beside: %s", name, aside.round(3))
+                _log.debug("lift %s beside: %s", name, aside.round(3))
                 yield from self.goto([*xy, height + 0.03], 0.01, max_steps=15)
                 yield from self.goto([*(xy + aside), height + 0.03], 0.015, max_steps=30)
             yield from self.goto([*(xy + aside), height + lift], 0.02, max_steps=40)
             if world.pos(name)[2] - before > lift / 2:
                 return True
-            log.debug(
+            _log.debug(
                 "grasp failed: opening %.3f, lifted by %.3f",
                 world.opening,
                 world.pos(name)[2] - before,
@@ -403,7 +411,7 @@ class PickAndPlace(Arm):
             self._failed.append((name, xy))
         return False
 
-    def way_up(self, name: str) -> np.ndarray:
+    def way_up(self, name: str) -> Floats:
         """Smallest step aside (2,) after which nothing is above the held object and the hand; zero
         where there is none.
         """
@@ -437,7 +445,7 @@ class PickAndPlace(Arm):
                 return steps[int(np.argmax(room))][:2]
         return np.zeros(2)
 
-    def ceiling(self, start: np.ndarray, end: np.ndarray, radius: float, *ignore: str) -> float:
+    def ceiling(self, start: Floats, end: Floats, radius: float, *ignore: str) -> float:
         """Height of the highest thing within `radius` of the way from one point (2,) to another,
         the ignored objects left out.
         """
@@ -454,7 +462,7 @@ class PickAndPlace(Arm):
     def place(
         self,
         name: str,
-        xy: np.ndarray,
+        xy: Floats,
         bottom: float,
         carry: float = 0.10,
         by_centre: bool = False,
@@ -475,7 +483,7 @@ class PickAndPlace(Arm):
         """
         world = self.world
 
-        def here() -> np.ndarray:
+        def here() -> Floats:
             return world.centre(name) if by_centre else world.pos(name)[:2]
 
         points = world.cloud(name)
@@ -490,7 +498,7 @@ class PickAndPlace(Arm):
             if np.linalg.norm(xy - here()) < 0.006:
                 break
             yield self.action([*(world.eef[:2] + xy - here()), level], 2.0)
-        log.debug("carried %s: off by %s, at %s", name, (xy - here()).round(3), world.eef.round(3))
+        _log.debug("carried %s: off by %s, at %s", name, (xy - here()).round(3), world.eef.round(3))
         heights = []
         for _ in range(60):
             heights.append(world.eef[2])
@@ -502,10 +510,10 @@ class PickAndPlace(Arm):
             if self.off_turn() > 0.12 and down > -0.10:
                 break
             yield self.action([*(world.eef[:2] + xy - here()), world.eef[2] + down], 1.5)
-        log.debug("let go at %.3f above the aim", world.cloud(name)[:, 2].min() - bottom)
+        _log.debug("let go at %.3f above the aim", world.cloud(name)[:, 2].min() - bottom)
         return (yield from self.release())
 
-    def release(self, away: np.ndarray = np.array([0.0, 0.0, 0.12])) -> Motion:
+    def release(self, away: Floats = np.array([0.0, 0.0, 0.12])) -> Motion:
         """Open and leave, straight up if not told otherwise."""
         here = np.array(self.world.eef)
         self.grip, self.width = OPEN, None
@@ -516,9 +524,7 @@ class PickAndPlace(Arm):
 class FixtureSkills(PickAndPlace):
     """Opens, closes and switches what is fixed to the table."""
 
-    def frame(
-        self, pull: np.ndarray, tilt: float, roll: float = 0.0
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def frame(self, pull: Floats, tilt: float, roll: float = 0.0) -> tuple[Floats, Floats]:
         """Approach and finger axis of a gripper at a bar: against `pull`, `tilt` radians below the
         horizontal, turned by `roll` about its approach.
         """
@@ -529,8 +535,8 @@ class FixtureSkills(PickAndPlace):
 
     def room(
         self,
-        position: np.ndarray,
-        pull: np.ndarray,
+        position: Floats,
+        pull: Floats,
         tilt: float,
         roll: float,
         opening: float,
@@ -540,9 +546,9 @@ class FixtureSkills(PickAndPlace):
         world = self.world
         near = world.close_to(position, 0.35, world.others(*world.scene["objects"]))
         points = gripper_points(position, *self.frame(pull, tilt, roll), opening, wrist=True)
-        return world.clearance(points, near[world.geom_body[near] != moving]).min()
+        return float(world.clearance(points, near[world.geom_body[near] != moving]).min())
 
-    def drawer(self, target: str) -> tuple[int, int, np.ndarray, np.ndarray]:
+    def drawer(self, target: str) -> tuple[int, int, Floats, Floats]:
         """A drawer's joint, its body, the direction (3,) to pull it, and the middle (3,) of its
         bar: of its boxes the one farthest out.
         """
@@ -575,7 +581,7 @@ class FixtureSkills(PickAndPlace):
                 for o in options
             ]
             tilt, roll, opening = options[int(np.argsort(room)[-1 - attempt % 2])]
-            log.debug(
+            _log.debug(
                 "open %s, joint %.3f: tilt %.0f°, roll %.0f°, room %.4f",
                 target,
                 world.joint(row),
@@ -603,7 +609,7 @@ class FixtureSkills(PickAndPlace):
                 if world.is_open(target, 0.008):
                     break
                 yield self.action(line + pull * ((world.eef - line) @ pull + 0.05))
-            log.debug("pulled to %.3f, opening %.3f", world.joint(row), world.opening)
+            _log.debug("pulled to %.3f, opening %.3f", world.joint(row), world.opening)
             self.grip = OPEN
             yield from self.hold(4)
             yield from self.goto(world.eef - 0.10 * approach, 0.02, _ANY_TURN, 30)
@@ -627,7 +633,7 @@ class FixtureSkills(PickAndPlace):
                 for o in options
             ]
             tilt, roll = options[int(np.argsort(room)[-1 - attempt % 2])]
-            log.debug(
+            _log.debug(
                 "close %s, joint %.3f: tilt %.0f°, roll %.0f°, room %.4f",
                 target,
                 world.joint(row),
@@ -647,12 +653,12 @@ class FixtureSkills(PickAndPlace):
                 yield self.action(
                     before + pull * ((world.eef - before) @ pull - 0.05), 1.0 + 0.5 * attempt
                 )
-            log.debug("pushed to %.4f", world.joint(row))
+            _log.debug("pushed to %.4f", world.joint(row))
             yield from self.goto(world.eef + 0.06 * pull, 0.02, _ANY_TURN, 20)
         yield from self.upright()
         return world.is_closed(target)
 
-    def door(self, target: str) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    def door(self, target: str) -> tuple[int, Floats, Floats, Floats]:
         """A door's joint, its hinge (3,), the direction (3,) it faces, and the middle (3,) of its
         upright bar.
         """
@@ -709,7 +715,7 @@ class FixtureSkills(PickAndPlace):
                 ):
                     break
                 yield self.action(turn_about_z(-0.5) @ (bar - hinge) + hinge + offset, 2.0)
-            log.debug("swung to %.3f, opening %.3f", world.joint(row), world.opening)
+            _log.debug("swung to %.3f, opening %.3f", world.joint(row), world.opening)
             self.grip = OPEN
             yield from self.hold(6)
             yield from self.goto(world.eef - 0.08 * approach, 0.02, _ANY_TURN, 30)
@@ -732,7 +738,7 @@ class FixtureSkills(PickAndPlace):
             if world.is_open(target, 0.1):
                 break
             yield self.action(turn_about_z(-0.25) @ (bar - 0.05 * facing - hinge) + hinge)
-        log.debug("pushed open to %.3f", world.joint(row))
+        _log.debug("pushed open to %.3f", world.joint(row))
         yield from self.goto(world.eef - 0.05 * facing, 0.02, _ANY_TURN, 20)
         return (yield from self.rise(self.home[2] - 0.03))
 
@@ -755,7 +761,7 @@ class FixtureSkills(PickAndPlace):
                 if world.is_closed(target):
                     break
                 yield self.action(turn_about_z(0.25) @ (bar + 0.02 * facing - hinge) + hinge)
-            log.debug("pushed to %.4f", world.joint(row))
+            _log.debug("pushed to %.4f", world.joint(row))
             yield from self.goto(world.eef + 0.08 * facing, 0.02, _ANY_TURN, 30)
         yield from self.upright()
         return world.is_closed(target)
@@ -791,7 +797,7 @@ class FixtureSkills(PickAndPlace):
                     break
                 self.mat = turn_about_z(direction * min(0.1 * (step + 1), 1.6)) @ start
                 yield self.action(grip_at)
-            log.debug("turned to %.3f", world.joint(row))
+            _log.debug("turned to %.3f", world.joint(row))
             self.grip = OPEN
             yield from self.hold(6)
             self.mat = np.array(world.eef_mat)

@@ -10,33 +10,36 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 # %% ../../nbs/policies/libero_world.ipynb #325817a5
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 DOWN = np.array([0.0, 0.0, -1.0])
 
 
-def rotation_vector(matrix: np.ndarray) -> np.ndarray:
+def rotation_vector(matrix: Floats) -> Floats:
     """Axis times angle (radians, 0 to π) of a rotation matrix (3, 3); a half turn keeps its axis."""
     twice_axis = np.array(
         [matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]]
     )
     sine, cosine = np.linalg.norm(twice_axis) / 2, (np.trace(matrix) - 1) / 2
     if sine > 1e-6:
-        return twice_axis / (2 * sine) * np.arctan2(sine, cosine)
+        return np.asarray(twice_axis / (2 * sine) * np.arctan2(sine, cosine))
     if cosine > 0:
         return twice_axis / 2
     outer = (matrix + np.eye(3)) / 2  # axis times axis, for half a turn
     axis = outer[np.argmax(np.diag(outer))]
-    return axis / np.linalg.norm(axis) * np.pi
+    return np.asarray(axis / np.linalg.norm(axis) * np.pi)
 
 
-def turn_about_z(angle: float) -> np.ndarray:
+def turn_about_z(angle: float) -> Floats:
     """Rotation matrix (3, 3) about the vertical."""
     c, s = np.cos(angle), np.sin(angle)
     return np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
 
 
-def horizontal(angle: float) -> np.ndarray:
+def horizontal(angle: float) -> Floats:
     """Unit vector (2,) at `angle` radians from x."""
     return np.array([np.cos(angle), np.sin(angle)])
 
@@ -73,7 +76,7 @@ class World:
             for name, rows in scene["bodies_of"].items()
         }
 
-    def update(self, truth: Mapping[str, np.ndarray]) -> None:
+    def update(self, truth: Mapping[str, Floats]) -> None:
         """Take over `obs["privileged"]` of one slot, without the batch axis."""
         self.body_pos, self.body_mat = truth["body_pos"], truth["body_mat"]
         self.site_pos, self.site_mat = truth["site_pos"], truth["site_mat"]
@@ -87,30 +90,31 @@ class World:
 
     # objects and fixtures -------------------------------------------------------------------------------------------------------------------------
 
-    def pos(self, name: str) -> np.ndarray:
+    def pos(self, name: str) -> Floats:
         """Origin (3,) of an object or fixture: the point that LIBERO's goals are about."""
         return np.array(self.body_pos[self.scene["root_body"][name]])
 
-    def cloud(self, name: str) -> np.ndarray:
+    def cloud(self, name: str) -> Floats:
         """Points (n, 3) of its collision geometry."""
         cloud = self.scene["clouds"][name]
         rows = cloud["body"]
-        return np.einsum("nij,nj->ni", self.body_mat[rows], cloud["points"]) + self.body_pos[rows]
+        turned = np.einsum("nij,nj->ni", self.body_mat[rows], cloud["points"])
+        return np.asarray(turned + self.body_pos[rows])
 
-    def centre(self, name: str) -> np.ndarray:
+    def centre(self, name: str) -> Floats:
         """Middle (2,) of its bounding box, seen from above."""
         points = self.cloud(name)[:, :2]
-        return (points.max(axis=0) + points.min(axis=0)) / 2
+        return np.asarray((points.max(axis=0) + points.min(axis=0)) / 2)
 
-    def geoms_of(self, name: str) -> np.ndarray:
+    def geoms_of(self, name: str) -> Indices:
         """Its geoms."""
         return self._geoms_of[name]
 
-    def geoms_on(self, body: int) -> np.ndarray:
+    def geoms_on(self, body: int) -> Indices:
         """The geoms of a single body, a drawer say."""
         return np.flatnonzero(self.geom_body == body)
 
-    def others(self, *names: str) -> np.ndarray:
+    def others(self, *names: str) -> Indices:
         """All geoms but those of the named objects and fixtures."""
         keep = np.ones(len(self.geom_body), dtype=bool)
         for name in names:
@@ -119,7 +123,7 @@ class World:
 
     # boxes ----------------------------------------------------------------------------------------------------------------------------------------
 
-    def boxes(self, geoms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def boxes(self, geoms: Indices) -> tuple[Floats, Floats, Floats]:
         """Centre (n, 3), rotation (n, 3, 3) and half sizes (n, 3) of the boxes around geoms."""
         rows = self.geom_body[geoms]
         rotation = self.body_mat[rows]
@@ -129,20 +133,20 @@ class World:
             self.geom_half[geoms],
         )
 
-    def corners(self, geoms: np.ndarray) -> np.ndarray:
+    def corners(self, geoms: Indices) -> Floats:
         """The corners (n, 8, 3) of the boxes."""
         center, rotation, half = self.boxes(geoms)
-        return np.einsum("nij,nkj->nki", rotation, half[:, None] * _CORNERS) + center[:, None]
+        turned = np.einsum("nij,nkj->nki", rotation, half[:, None] * _CORNERS)
+        return np.asarray(turned + center[:, None])
 
-    def close_to(
-        self, point: np.ndarray, radius: float, geoms: np.ndarray | None = None
-    ) -> np.ndarray:
+    def close_to(self, point: Floats, radius: float, geoms: Indices | None = None) -> Indices:
         """Those of the geoms that may reach into a ball."""
         geoms = np.arange(len(self.geom_body)) if geoms is None else geoms
         center, _, half = self.boxes(geoms)
-        return geoms[np.linalg.norm(center - point, axis=1) - np.linalg.norm(half, axis=1) < radius]
+        distance = np.linalg.norm(center - point, axis=1) - np.linalg.norm(half, axis=1)
+        return np.asarray(geoms[distance < radius])
 
-    def clearance(self, points: np.ndarray, geoms: np.ndarray) -> np.ndarray:
+    def clearance(self, points: Floats, geoms: Indices) -> Floats:
         """(n,) distance of every point (n, 3) to the nearest of the boxes; 0 inside, 1 where there
         are no boxes.
         """
@@ -150,11 +154,12 @@ class World:
             return np.ones(len(points))
         center, rotation, half = self.boxes(geoms)
         local = np.einsum("pgi,gij->pgj", points[:, None] - center, rotation)
-        return np.linalg.norm(np.maximum(np.abs(local) - half, 0), axis=-1).min(axis=1)
+        distance = np.linalg.norm(np.maximum(np.abs(local) - half, 0), axis=-1)
+        return np.asarray(distance.min(axis=1))
 
     # regions, joints, goals -----------------------------------------------------------------------------------------------------------------------
 
-    def site(self, region: str) -> tuple[np.ndarray, np.ndarray]:
+    def site(self, region: str) -> tuple[Floats, Floats]:
         """Centre (3,) and rotation (3, 3) of a region."""
         row = self.regions[region]["site"]
         return np.array(self.site_pos[row]), np.array(self.site_mat[row])
@@ -162,6 +167,13 @@ class World:
     def fixture_of(self, target: str) -> str | None:
         """What a region belongs to (None for a place on the table); an object or fixture itself."""
         return self.regions[target]["parent"] if target in self.regions else target
+
+    def geoms_around(self, target: str) -> Indices:
+        """Geoms of the fixture that a region belongs to, or of an object or fixture itself; none for
+        a place on the table.
+        """
+        fixture = self.fixture_of(target)
+        return np.empty(0, dtype=np.int64) if fixture is None else self.geoms_of(fixture)
 
     def joints_of(self, target: str) -> list[int]:
         """Rows of the joints of a region (a drawer) or a fixture (a door, a knob)."""
@@ -179,9 +191,9 @@ class World:
         """The body that the joint moves."""
         return int(self.scene["joint_body"][row])
 
-    def joint_axis(self, row: int) -> np.ndarray:
+    def joint_axis(self, row: int) -> Floats:
         """Its axis (3,)."""
-        return self.body_mat[self.joint_body(row)] @ self.scene["joint_axis"][row]
+        return np.asarray(self.body_mat[self.joint_body(row)] @ self.scene["joint_axis"][row])
 
     def is_door(self, target: str) -> bool:
         """Does it swing, rather than slide?"""
@@ -215,8 +227,9 @@ def plan_order(
         {region: fixture} of regions behind a door, which is closed as the fixture's (`["close",
         "microwave_1"]`).
     """
-    goal = [list(conjunct) for conjunct in goal]
-    placed, waiting = [], [conjunct for conjunct in goal if conjunct[0] in ("in", "on")]
+    conjuncts = [list(conjunct) for conjunct in goal]
+    placed: list[list[str]] = []
+    waiting = [conjunct for conjunct in conjuncts if conjunct[0] in ("in", "on")]
     while waiting:
         moving = {conjunct[1] for conjunct in waiting}
         # its support stands where it will stay
@@ -224,11 +237,11 @@ def plan_order(
         waiting.remove(conjunct)
         placed.append(conjunct)
     filled = {conjunct[2] for conjunct in placed if conjunct[0] == "in"}
-    filled |= {(doors or {}).get(region) for region in filled}
-    closing = [conjunct for conjunct in goal if conjunct[0] == "close"]
+    filled |= {doors[region] for region in filled if doors and region in doors}
+    closing = [conjunct for conjunct in conjuncts if conjunct[0] == "close"]
     return (
         [conjunct for conjunct in closing if conjunct[1] not in filled]
-        + [conjunct for conjunct in goal if conjunct[0] in ("open", "turnon", "turnoff")]
+        + [conjunct for conjunct in conjuncts if conjunct[0] in ("open", "turnon", "turnoff")]
         + placed
         + [conjunct for conjunct in closing if conjunct[1] in filled]
     )

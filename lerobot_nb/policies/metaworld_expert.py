@@ -7,7 +7,7 @@ __all__ = ['MetaworldExpert']
 
 # %% ../../nbs/policies/metaworld_expert.ipynb #358a6a2b
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class MetaworldExpert(Policy):
     needs_privileged = True
     needs_images = False
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._scripts: dict[int, Any] = {}
         # metaworld.policies.policy.move says so at nearly every step
         warnings.filterwarnings(
@@ -46,7 +46,7 @@ class MetaworldExpert(Policy):
         self.check_tasks([episode.task])
         self._scripts[slot] = ENV_POLICY_MAP[episode.task.name]()
 
-    def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> np.ndarray:
         if "privileged" not in batch:
             raise KeyError(
                 "the scripted expert reads the true state: make the environment with privileged=True"

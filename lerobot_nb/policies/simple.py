@@ -6,7 +6,7 @@
 __all__ = ['RandomPolicy', 'ZeroPolicy']
 
 # %% ../../nbs/policies/simple.ipynb #68fb6c18
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,11 +45,10 @@ def sample_actions(action_space: Any, rng: np.random.Generator, n_actions: int) 
             action_space.dtype
         )
     if kind == "Discrete":
-        return action_space.start + rng.integers(action_space.n, size=n_actions)
+        return np.asarray(action_space.start + rng.integers(action_space.n, size=n_actions))
     if kind == "MultiDiscrete":
-        return action_space.start + rng.integers(
-            action_space.nvec, size=(n_actions, *action_space.shape)
-        )
+        shape = (n_actions, *action_space.shape)
+        return np.asarray(action_space.start + rng.integers(action_space.nvec, size=shape))
     if kind == "MultiBinary":
         # drawn as int8, the numbers would depend on n_actions
         return rng.integers(2, size=(n_actions, *action_space.shape)).astype(np.int8)
@@ -88,7 +87,7 @@ class RandomPolicy(Policy):
     def begin_episode(self, slot: int, episode: Episode) -> None:
         self._episodes[slot] = episode.action_space, episode.numpy_generator()
 
-    def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> np.ndarray:
         return np.stack(
             [sample_actions(*self._episodes[slot], self.n_action_steps) for slot in slots]
         )
@@ -133,7 +132,7 @@ class ZeroPolicy(Policy):
             zero = np.clip(zero, space.low, space.high)
         self._actions[slot] = np.broadcast_to(zero, (self.n_action_steps, *space.shape))
 
-    def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> np.ndarray:
         return np.stack([self._actions[slot] for slot in slots])
 
     def end_episode(self, slot: int) -> None:
