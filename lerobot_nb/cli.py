@@ -38,6 +38,10 @@ SUBCOMMANDS = {
         "list failed episodes, and the command that runs each again",
         "lerobot_nb.cli:failures_command",
     ),
+    "watch": (
+        "show a running evaluation, from another terminal, until it ends",
+        "lerobot_nb.evaluation.watching:watch_command",
+    ),
     "report": ("print the table of a run", "lerobot_nb.cli:report_command"),
     "compare": (
         "compare runs episode by episode; a regression gate for CI",
