@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_own_folder import snapshot
@@ -252,3 +253,30 @@ def test_damaged_at_random(which, found):
             if path.exists():
                 change(path)
         check(Path(scratch))
+
+
+@pytest.mark.parametrize("name", ["eval_info.json", "run.json", "task_descriptions.json"])
+@pytest.mark.parametrize("how", ["file", "folder"])
+def test_metrics_publishes_nothing_from_outside(name, how, tmp_path):
+    """metrics.json is an artifact of CI: a link in a run folder must not carry a text into it."""
+    make(tmp_path, "gym_finished_judged")
+    folder = tmp_path / "run"
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (folder / "task_descriptions.json").write_text("{}")
+    content = (folder / name).read_text()
+    content = json.dumps({"gym_0": "SECRET"}) if "descr" in name else content
+    (outside / name).write_text(
+        content.replace("CartPole-v1", "SECRET").replace('"random"', '"SECRET"')
+    )
+    (folder / name).unlink()
+    if how == "folder":
+        name = "artifacts/" + name
+        (folder / "artifacts").symlink_to(outside)
+    else:
+        (folder / name).symlink_to(outside / name)
+    code, out, err = ask(["metrics", str(folder), "--output", str(tmp_path / "metrics.json")])
+    made = tmp_path / "metrics.json"
+    assert "SECRET" not in out + err + (made.read_text() if made.exists() else "")
+    if how == "file":
+        assert "leads out of the run folder" in err and code == (0 if "descr" in name else 2)

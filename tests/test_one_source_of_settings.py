@@ -102,7 +102,7 @@ def test_init_states_and_texts_are_the_users():
     plan = Plan(tuple(config.tasks()), 4)
     assert [spec.init_state_id for spec in plan] == [30, 31, 32, 30] and plan.identity()[
         "init_state_ids"
-    ] == [(30, 31, 32)]
+    ] == [[30, 31, 32]]
     assert (
         "init_state_ids"
         not in Plan(tuple(make_env_config("libero", task="spatial").tasks()), 4).identity()

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from ..envs.base import EpisodeSpec, TaskInfo
 from ..envs.settings import Checked, Setting
+from ..results.manifest import MOST_EPISODES
 
 # %% ../../nbs/evaluation/plan.ipynb #0aec2a5b
 def _init_states(task: TaskInfo) -> Sequence[int]:
@@ -34,6 +35,10 @@ class Plan(metaclass=Checked):
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError("a plan needs at least one task")
+        if len(self) > MOST_EPISODES:
+            raise ValueError(
+                f"n_episodes={self.n_episodes} of {len(self.tasks)} tasks are {len(self)} episodes; a plan holds at most {MOST_EPISODES}"
+            )
         if self.seed + self.n_episodes > 2**31:
             raise ValueError(
                 f"seeds must stay below 2**31, but seed={self.seed} and n_episodes={self.n_episodes} reach {self.seed + self.n_episodes - 1}"
@@ -88,7 +93,12 @@ class Plan(metaclass=Checked):
     def identity(self) -> dict[str, Any]:
         """Plain data; equal for equal plans."""
         chosen = (
-            {"init_state_ids": [task.init_state_ids for task in self.tasks]}
+            {
+                "init_state_ids": [
+                    None if task.init_state_ids is None else list(task.init_state_ids)
+                    for task in self.tasks
+                ]
+            }
             if any(task.init_state_ids for task in self.tasks)
             else {}
         )

@@ -333,7 +333,10 @@ def run_protocol(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What must agree between runs, by field, from the content of run.json."""
     benchmark = manifest.get("benchmark")
     found: dict[str, Any] = {} if benchmark is None else {"benchmark": benchmark}
-    found |= _flat(_section(manifest, "protocol"), "protocol")
+    protocol = _section(manifest, "protocol")
+    if protocol:  # older runs did not record it, and counted so
+        protocol = {"success_at": "ever", **protocol}
+    found |= _flat(protocol, "protocol")
     packages = _section(manifest, "packages")
     found |= {
         f"version of {name}": packages[name]
@@ -357,7 +360,8 @@ def protocol_differences(a: RunOutcomes, b: RunOutcomes) -> dict[str, tuple[Any,
 
 
 def _flat(value: Any, prefix: str) -> dict[str, Any]:
-    if isinstance(value, Mapping):
+    # arguments of an environment are one setting: one that is left out is a difference too
+    if isinstance(value, Mapping) and not prefix.endswith(".gym_kwargs"):
         return {
             name: item
             for key, part in value.items()
@@ -391,20 +395,34 @@ def _planned(manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def _task_protocol(manifest: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+    # None, and absent in most runs: all stored states, in their order
+    chosen = _section(manifest, "plan").get("init_state_ids")
+    chosen = chosen if isinstance(chosen, list) else []
     return {
         (task[0], task[1]): {
             "task": task[2],
             "time limit": task[3],
             "number of init states": task[4],
+            "init_state_ids": chosen[number] if number < len(chosen) else None,
         }
-        for task in _planned_tasks(manifest)
+        for number, task in enumerate(_planned_tasks(manifest))
     }
+
+
+# what a policy is shown is part of the policy: each checkpoint wants its own size of picture
+_SEEN_BY_POLICY = (
+    "obs_type",
+    "observation_height",
+    "observation_width",
+    "camera_name",
+    "privileged",
+)
 
 
 def _notes(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "version of lerobot-nb": _section(manifest, "packages").get("lerobot-nb"),
-        "obs_type": _section(manifest, "env_config").get("obs_type"),
+        **{name: _section(manifest, "env_config").get(name) for name in _SEEN_BY_POLICY},
         **_flat(_section(manifest, "gl"), "gl"),
     }
 

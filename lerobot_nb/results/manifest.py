@@ -14,6 +14,8 @@ from .outcomes import RunStatus
 
 # %% ../../nbs/results/manifest.ipynb #cb577306
 MANIFEST_VERSION = 2
+# of a plan: what holds more is a slip of the pen, and would be counted for hours
+MOST_EPISODES = 1_000_000
 WRITTEN_BY = "lerobot_nb"
 
 
@@ -35,11 +37,17 @@ class Session(TypedDict):
     times: SessionTimes | None
 
 # %% ../../nbs/results/manifest.ipynb #cdeca3da
-class PlanIdentity(TypedDict):
+class _ChosenInitStates(TypedDict, total=False):
+    init_state_ids: list[list[int] | None]
+
+
+class PlanIdentity(_ChosenInitStates):
     """Parameters
     ----------
     tasks
         [suite, task_id, name, …] of each.
+    init_state_ids
+        Of each task, where the user chose them for any.
     """
 
     n_episodes: int
@@ -103,21 +111,30 @@ def upgrade_manifest(data: object, name: str = "run.json") -> Manifest:
         raise ValueError(f"{name} was not written by {WRITTEN_BY}, but by {data['written_by']!r}")
     try:
         check_type(data, Manifest)
-        for number, task in enumerate(data["plan"]["tasks"]):
-            if (
-                len(task) < 3
-                or not isinstance(task[0], str)
-                or type(task[1]) is not int
-                or not isinstance(task[2], str)
-            ):
-                raise ValueError(
-                    f"plan.tasks[{number}] must begin with a suite, a number and a name; got {task!r:.100}"
-                )
+        _check_plan(data["plan"])
     except ValueError as error:
         raise ValueError(
             f"{name} is not the manifest of a run, or it is damaged: {error}"
         ) from None
     return cast(Manifest, {**data, "written_by": WRITTEN_BY, "version": MANIFEST_VERSION})
+
+
+def _check_plan(plan: PlanIdentity) -> None:
+    """ValueError where readers would fail over a plan, or count for hours."""
+    for number, task in enumerate(plan["tasks"]):
+        if (
+            len(task) < 3
+            or not isinstance(task[0], str)
+            or type(task[1]) is not int
+            or not isinstance(task[2], str)
+        ):
+            raise ValueError(
+                f"plan.tasks[{number}] must begin with a suite, a number and a name; got {task!r:.100}"
+            )
+    if plan["n_episodes"] < 1 or plan["n_episodes"] * len(plan["tasks"]) > MOST_EPISODES:
+        raise ValueError(
+            f"plan.n_episodes must be 1 or more, and at most {MOST_EPISODES} for all tasks together; got {plan['n_episodes']!r:.40} of {len(plan['tasks'])} tasks"
+        )
 
 # %% ../../nbs/results/manifest.ipynb #6faa8889
 def check_manifest(manifest: Mapping[str, Any]) -> None:

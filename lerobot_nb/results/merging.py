@@ -77,7 +77,9 @@ def merge_runs(
             raise ValueError(
                 f"{names[0]} and {name} are of different policies: {manifests[0].get('policy')} and {manifest.get('policy')}; only parts of one evaluation are merged"
             )
-        differing = protocol_differences(runs[0], run)
+        differing = protocol_differences(runs[0], run) | _env_config_differences(
+            manifests[0], manifest
+        )
         if differing:
             shown = "; ".join(
                 f"{field}: {x!r} and {y!r}" for field, (x, y) in list(differing.items())[:8]
@@ -112,6 +114,24 @@ def merge_runs(
     return target
 
 
+# of the environment's configuration: which tasks a part has, and whether it is filmed
+_OF_A_PART = ("task", "task_ids", "gym_id", "render_mode")
+
+
+def _env_config_differences(
+    a: Mapping[str, Any], b: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Fields of the environments' configurations that make two runs no parts of one: the size of
+    pictures, say. Only fields that both have recorded.
+    """
+    first, second = (manifest.get("env_config") or {} for manifest in (a, b))
+    return {
+        f"env_config.{name}": (first[name], second[name])
+        for name in first
+        if name in second and name not in _OF_A_PART and first[name] != second[name]
+    }
+
+
 def _merged_manifest(
     manifests: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, Any]:
@@ -119,15 +139,22 @@ def _merged_manifest(
     parts came from.
     """
     tasks: dict[tuple[str, int], Any] = {}
+    init_states: dict[tuple[str, int], list[int] | None] = {}
     for manifest in manifests:
-        for task in manifest["plan"]["tasks"]:
+        chosen = manifest["plan"].get("init_state_ids") or []
+        for number, task in enumerate(manifest["plan"]["tasks"]):
             tasks.setdefault((task[0], task[1]), task)
+            init_states.setdefault(
+                (task[0], task[1]), chosen[number] if number < len(chosen) else None
+            )
     statuses = [str(manifest.get("status")) for manifest in manifests]
     plan = {
         **manifests[0]["plan"],
         "n_episodes": max(manifest["plan"]["n_episodes"] for manifest in manifests),
         "tasks": list(tasks.values()),
     }
+    if any(init_states.values()):
+        plan["init_state_ids"] = list(init_states.values())
     unfinished = [
         f"{name} is {status}" for name, status in zip(names, statuses) if status != "finished"
     ]

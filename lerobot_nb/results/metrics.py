@@ -37,6 +37,8 @@ from lerobot_nb.results.run_folder import (
     EVAL_INFO_NAME,
     MANIFEST_NAME,
     METRICS_NAME,
+    RunFolderError,
+    path_inside,
 )
 
 # %% ../../nbs/results/metrics.ipynb #f911e775
@@ -152,7 +154,21 @@ def find_eval_info(artifacts_dir: str | os.PathLike[str]) -> tuple[Path, list[Pa
     candidates = sorted(
         by_depth[min(by_depth)], key=lambda path: (path.stat().st_mtime_ns, str(path))
     )
+    out = _leads_out(top, candidates[-1])
+    if out is not None:
+        raise EvalInfoError(out)
     return candidates[-1], candidates[:-1]
+
+
+def _leads_out(folder: str | os.PathLike[str], path: Path) -> str | None:
+    """What to say of a link that leads out of the folder; None where it doesn't. What is found
+    there may be published.
+    """
+    try:
+        path_inside(Path(folder), path)
+    except RunFolderError as error:
+        return str(error)
+    return None
 
 # %% ../../nbs/results/metrics.ipynb #a18c26b3
 def read_eval_info(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -257,6 +273,9 @@ def find_descriptions(
     for path in dict.fromkeys(folder / DESCRIPTIONS_NAME for folder in folders):
         if not path.is_file():
             continue
+        out = _leads_out(artifacts_dir, path)
+        if out is not None:
+            return {}, [out]
         try:
             data = json.loads(path.read_bytes().decode("utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
@@ -299,6 +318,9 @@ def run_names(folder: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, ...]
     path = Path(folder) / MANIFEST_NAME
     if not path.is_file():
         return {}, []
+    out = _leads_out(folder, path)
+    if out is not None:
+        return {}, [out]
     try:
         manifest = json.loads(path.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
@@ -450,6 +472,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except ValueError as error:
         parser.error(terminal_text(error))
+    for warning in warnings:
+        print(f"warning: {_printable(warning)}", file=sys.stderr)
     unknown = [option for key, option in _OPTIONS.items() if metrics[key] is None]  # type: ignore[literal-required]
     if unknown and not arguments.allow_missing:
         parser.error(
@@ -457,8 +481,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"no run.json there says what was evaluated; give {', '.join(unknown)} ({folder} was looked into)"
             )
         )
-    for warning in warnings:
-        print(f"warning: {_printable(warning)}", file=sys.stderr)
     output = Path(arguments.output) if arguments.output else Path(folder) / METRICS_NAME
     try:
         write_json_atomic(output, metrics)
