@@ -122,7 +122,7 @@ def _look_at_packages() -> Iterator[Finding]:
         yield Finding("packages", True, f"all that is required; {shown}")
 
 # %% ../nbs/doctor.ipynb #4da8f287
-def usable_memory(cgroup_root: str | os.PathLike = "/sys/fs/cgroup") -> int:
+def usable_memory(cgroup_root: str | os.PathLike[str] = "/sys/fs/cgroup") -> int:
     """Bytes that this process may use: the machine's memory, or the limit of its control group (v2
     or v1) where that is lower.
     """
@@ -178,7 +178,7 @@ def _look_at_gpu() -> Iterator[Finding]:
     )
 
 # %% ../nbs/doctor.ipynb #a4ae5e12
-def folder_problem(folder: str | os.PathLike, least_free: int = GIB) -> str | None:
+def folder_problem(folder: str | os.PathLike[str], least_free: int = GIB) -> str | None:
     """Why nothing could be written there, None where it could. The folder itself may be missing:
     then its nearest parent counts.
     """

@@ -9,17 +9,6 @@ ROOT = Path(__file__).resolve().parent.parent
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 
 NOT_YET = {
-    "lerobot_nb.doctor",
-    "lerobot_nb.envs.base",
-    "lerobot_nb.envs.config",
-    "lerobot_nb.envs.gym_ids",
-    "lerobot_nb.envs.libero",
-    "lerobot_nb.envs.libero_paths",
-    "lerobot_nb.envs.libero_scene",
-    "lerobot_nb.envs.libero_simulator",
-    "lerobot_nb.envs.libero_tasks",
-    "lerobot_nb.envs.metaworld",
-    "lerobot_nb.envs.rendering",
     "lerobot_nb.envs.transport",
     "lerobot_nb.envs.workers",
     "lerobot_nb.evaluation.episode",

@@ -7,6 +7,7 @@ __all__ = ['TaskInfo', 'EpisodeSpec', 'FeatureType', 'PolicyFeature', 'EnvFactor
 
 # %% ../../nbs/envs/base.ipynb #84b7606e
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -198,32 +199,31 @@ class EnvFactory:
     """
 
     target: str
-    kwargs: dict = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.target, str):
             object.__setattr__(self, "target", import_path(self.target))
+        self.key  # refuses what can't be written
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Equal for factories that build the same environment."""
         try:
-            key = json.dumps([self.target, self.kwargs, list(self.imports)], sort_keys=True)
+            return json.dumps([self.target, self.kwargs, list(self.imports)], sort_keys=True)
         except TypeError as error:
             raise TypeError(
                 f"the arguments of {self.target} must be plain data (numbers, strings, lists, dicts): {error}"
             ) from None
-        object.__setattr__(self, "_key", key)
 
-    @property
-    def key(self) -> str:
-        """Equal for factories that build the same environment."""
-        return self._key
+    def __hash__(self) -> int:
+        return hash(self.key)
 
-    def __hash__(self):
-        return hash(self._key)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EnvFactory) and self.key == other.key
 
-    def __eq__(self, other):
-        return isinstance(other, EnvFactory) and self._key == other._key
-
-    def __call__(self):
+    def __call__(self) -> Any:
         """A new environment, built in this process."""
         for name in self.imports:
             import_user_module(name, f"environment {self.target!r}")

@@ -262,7 +262,8 @@ class EnvConfig(metaclass=Checked):
                 }
             data[part.name] = value
         try:
-            return json.loads(json.dumps(data, allow_nan=False))
+            plain: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
+            return plain
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"the {self.type} configuration must be plain data (numbers, strings, lists, dicts): {error}"

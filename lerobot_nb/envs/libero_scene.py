@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/envs/libero_scene.ipynb #d3facc09
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,7 @@ class SceneReader:
             "joints": self._joint_rows(region.joints or []),
         }
 
-    def _joint_rows(self, names) -> list[int]:
+    def _joint_rows(self, names: Iterable[str]) -> list[int]:
         return [self.joint_names.index(name) for name in names if name in self.joint_names]
 
     def _matrix(self, quaternion_wxyz: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .libero_paths import LiberoPaths, package_folder
+from .libero_paths import LiberoPaths, installed_folder
 from .libero_scene import SceneReader
 from .libero_tasks import LiberoTask, read_scene_names
 from lerobot_nb.envs.rendering import (
@@ -38,9 +38,10 @@ GL_ERROR: RenderingError | None = None
 def _settle_robosuite() -> None:
     """Give robosuite its settings module with our values, before the rest of it is imported."""
     spec = importlib.util.spec_from_file_location(
-        "robosuite.macros", package_folder("robosuite") / "macros.py"
+        "robosuite.macros", installed_folder("robosuite") / "macros.py"
     )
-    macros = importlib.util.module_from_spec(spec)
+    assert spec is not None and spec.loader is not None
+    macros: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(macros)
     macros.MUJOCO_GPU_RENDERING = False  # would force EGL, whatever MUJOCO_GL says
     macros.CONSOLE_LOGGING_LEVEL = macros.FILE_LOGGING_LEVEL = None
@@ -60,9 +61,7 @@ except RenderingError as error:  # environments without pictures run all the sam
 # read at these imports alone; what the user set stays for others
 with (
     without_cuda_visible_devices(),
-    environment_variables(
-        MUJOCO_GL=os.environ.get("MUJOCO_GL") if GL_ERROR is None else "disable"
-    ),
+    environment_variables(MUJOCO_GL=os.environ.get("MUJOCO_GL") if GL_ERROR is None else "disable"),
 ):
     import mujoco
     import robosuite
@@ -76,16 +75,19 @@ with (
         MjRenderContextOffscreen = object
 
 # %% ../../nbs/envs/libero_simulator.ipynb #a4686fd6
-class _RenderContext(MjRenderContextOffscreen):
+class _RenderContext(MjRenderContextOffscreen):  # type: ignore[misc]  # without types
     """robosuite's rendering context, current whenever it is used, and able to serve a simulator
     that was loaded anew from the same description.
     """
 
-    def render(self, *args, **kwargs):
+    gl_ctx: Any
+    con: Any
+
+    def render(self, *args: Any, **kwargs: Any) -> Any:
         self.gl_ctx.make_current()
         return super().render(*args, **kwargs)
 
-    def read_pixels(self, *args, **kwargs):
+    def read_pixels(self, *args: Any, **kwargs: Any) -> Any:
         self.gl_ctx.make_current()
         return super().read_pixels(*args, **kwargs)
 
@@ -106,7 +108,7 @@ class _RenderContext(MjRenderContextOffscreen):
             self.gl_ctx.free()
             self.con = self.gl_ctx = None
 
-    def __del__(self):
+    def __del__(self) -> None:
         # at exit OpenGL may be gone already; open simulators are closed before that
         if not sys.is_finalizing():
             self.free()
@@ -128,14 +130,14 @@ class _CompiledModel:
             if isinstance(value, np.ndarray) and value.size <= self._LARGEST_CHANGING
         }
 
-    def restored(self):
+    def restored(self) -> Any:
         """The model with every number as the compiler left it."""
         for name, value in self._fresh.items():
             getattr(self.model, name)[...] = value
         return self.model
 
 
-class _Sim(MjSim):
+class _Sim(MjSim):  # type: ignore[misc]  # without types
     """robosuite's simulation; inside `positions_once`, what follows from positions and velocities
     alone is computed once for each state.
 
@@ -155,7 +157,7 @@ class _Sim(MjSim):
         finally:
             self._once = False
 
-    def forward(self):
+    def forward(self) -> None:
         if self._once and self._known:
             mujoco.mj_forwardSkip(
                 self.model._model, self.data._data, mujoco.mjtStage.mjSTAGE_VEL, 0
@@ -164,7 +166,7 @@ class _Sim(MjSim):
             super().forward()
             self._known = True
 
-    def step(self, with_udd=True):
+    def step(self, with_udd: bool = True) -> None:
         super().step(with_udd)
         self._known = False
 
@@ -210,29 +212,35 @@ class SampleClock:
         return max((i for i in range(1, n_substeps + 1) if ahead.tick()), default=None)
 
 # %% ../../nbs/envs/libero_simulator.ipynb #ada77856
-class _OnDemand:
+_Problem: Any = object  # a problem class of LIBERO comes behind it in the order of methods
+
+
+class _OnDemand(_Problem):  # type: ignore[misc]
     """Mixin in front of a problem class of LIBERO."""
 
-    def __init__(self, *args, **kwargs):
+    clock: "SampleClock"
+    sim: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.looking = False  # whether the sensors are evaluated
-        self.clock: SampleClock | None = None
         self._compiled: _CompiledModel | None = None
         self._context: _RenderContext | None = None
         self._n_samplers: int | None = None
-        self._substep, self._sample_at = 0, None
+        self._substep = 0
+        self._sample_at: int | None = None
         super().__init__(*args, **kwargs)
 
-    def _assert_problem_name(self):
+    def _assert_problem_name(self) -> None:
         """The class was chosen by the name of the problem; its own name differs."""
 
-    def _load_model(self):
+    def _load_model(self) -> None:
         if self._n_samplers is not None:
             del self.object_property_initializers[self._n_samplers :]
         super()._load_model()
         if self._n_samplers is None:
             self._n_samplers = len(self.object_property_initializers)
 
-    def _initialize_sim(self, xml_string=None):
+    def _initialize_sim(self, xml_string: str | None = None) -> None:
         xml = xml_string or self.model.get_xml()
         if self._compiled is None or self._compiled.xml != xml:
             self._free_context()
@@ -244,45 +252,45 @@ class _OnDemand:
         if self.has_offscreen_renderer and self._context is not None:
             self._context.serve(self.sim)
 
-    def _destroy_sim(self):
+    def _destroy_sim(self) -> None:
         if self.sim is not None:
             self.sim._render_context_offscreen = None
             # what is large goes now, whoever still holds the wrapper
             self.sim.model._model = self.sim.data._data = None
             self.sim = None
 
-    def _free_context(self):
+    def _free_context(self) -> None:
         if self._context is not None:
             self._context.free()
             self._context = None
 
-    def close(self):
+    def close(self) -> None:
         super().close()
         self._free_context()
         self._compiled = None
 
-    def _reset_internal(self):
+    def _reset_internal(self) -> None:
         if self.has_offscreen_renderer and self._context is None:
             self._context = _RenderContext(self.sim, device_id=self.render_gpu_device_id)
         super()._reset_internal()
         self.clock.restart()
 
-    def _create_camera_sensors(self, *args, **kwargs):
+    def _create_camera_sensors(self, *args: Any, **kwargs: Any) -> tuple[list[Any], list[str]]:
         sensors, names = super()._create_camera_sensors(*args, **kwargs)
         return [
             self._when_looking(sensor, kwargs["cam_h"], kwargs["cam_w"]) for sensor in sensors
         ], names
 
-    def _when_looking(self, sensor, height, width):
+    def _when_looking(self, sensor: Any, height: int, width: int) -> Any:
         blank = np.zeros((height, width, 3), np.uint8)
 
-        def image(cache):
+        def image(cache: Any) -> Any:
             return sensor(cache) if self.looking else blank
 
-        image.__modality__ = sensor.__modality__
+        setattr(image, "__modality__", sensor.__modality__)
         return image
 
-    def step(self, action):
+    def step(self, action: np.ndarray) -> Any:
         n_substeps = int(self.control_timestep / self.model_timestep)
         self._substep, self._sample_at = 0, self.clock.last_sample(n_substeps)
         if not self.looking and self.clock.last_sample(n_substeps, skip=n_substeps) is not None:
@@ -290,7 +298,7 @@ class _OnDemand:
         with self.sim.positions_once():
             return super().step(action)
 
-    def _update_observables(self, force=False):
+    def _update_observables(self, force: bool = False) -> None:
         self.clock.tick(force)
         self._substep += 1
         if force and self.looking or not force and self._substep == self._sample_at:
@@ -299,7 +307,7 @@ class _OnDemand:
                 observable.update(timestep=0.0, obs_cache=self._obs_cache, force=True)
             self.looking = before
 
-    def _get_observations(self, force_update=False):
+    def _get_observations(self, force_update: bool = False) -> Any:
         if force_update:
             self._update_observables(force=True)
         return super()._get_observations() if self.looking else OrderedDict()
@@ -454,7 +462,7 @@ class LiberoSimulator:
         else:
             self._hand = self._controller_matrix()
 
-    def _set_init_state(self, init_state: np.ndarray):
+    def _set_init_state(self, init_state: np.ndarray) -> dict[str, np.ndarray]:
         """As hf-libero's `set_init_state`."""
         problem = self.problem
         expected = 1 + problem.sim.model.nq + problem.sim.model.nv
@@ -467,7 +475,8 @@ class LiberoSimulator:
         problem._check_success()
         problem._post_process()
         problem._update_observables(force=True)
-        return problem._get_observations()
+        found: dict[str, np.ndarray] = problem._get_observations()
+        return found
 
     def step(self, action: np.ndarray, look: bool = True) -> tuple[float, bool]:
         """One control step; reward and whether the goal holds now. Without a look, `observation`

@@ -15,11 +15,17 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .base import TaskInfo
-from .libero_paths import LiberoPaths, LiberoSetupError, package_folder
+from lerobot_nb.envs.libero_paths import (
+    LiberoPaths,
+    LiberoSetupError,
+    installed_folder,
+    package_folder,
+)
 from .settings import select_task_ids, split_ids, split_names, unknown_name
 
 # %% ../../nbs/envs/libero_tasks.ipynb #d8764dea
@@ -56,14 +62,16 @@ def _task_map(file: Path) -> dict[str, list[str]]:
             f"{file} is missing, hf-libero is not installed as it should be: pip install --no-deps --force-reinstall hf-libero==0.1.4"
         )
     assignment = ast.parse(file.read_text()).body[0]
-    return ast.literal_eval(assignment.value)
+    assert isinstance(assignment, ast.Assign), f"{file} begins with something else"
+    found: dict[str, list[str]] = ast.literal_eval(assignment.value)
+    return found
 
 
 def task_names(suite: str) -> list[str]:
     """Names of the tasks of a suite, in the library's order."""
-    folder = package_folder("libero")
-    if folder is None:
+    if package_folder("libero") is None:
         LiberoPaths.find(need_assets=False)  # raises the error that says how to install it
+    folder = installed_folder("libero")
     return list(
         _task_map(folder / "libero" / "benchmark" / "libero_suite_task_map.py")[suite_name(suite)]
     )
@@ -132,7 +140,7 @@ class _ArrayUnpickler(pickle.Unpickler):
         ("_codecs", "encode"),
     }
 
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._allowed:
             raise pickle.UnpicklingError(
                 f"{module}.{name} has no place in a file of initial states"
@@ -159,8 +167,8 @@ def read_init_states(file: Path) -> np.ndarray:
 
 # %% ../../nbs/envs/libero_tasks.ipynb #f2c77cd6
 def list_tasks(
-    suites: str | Sequence[str],  # "libero_spatial", "spatial,goal", ["10"]
-    task_ids: Sequence[int] | None = None,  # numbers within each suite; None: all
+    suites: str | Sequence[str] | None,  # "libero_spatial", "spatial,goal", ["10"]
+    task_ids: Sequence[int] | str | int | None = None,  # numbers within each suite; None: all
     preset: str = "lerobot",  # decides max_episode_steps
     episode_length: int | None = None,  # overrides the preset's limit
     init_states: bool = True,  # False: tasks are listed without stored initial states
@@ -175,11 +183,12 @@ def list_tasks(
     if preset not in PRESETS:
         raise unknown_name("LIBERO preset", preset, PRESETS)
     chosen = split_ids(init_state_ids, "init_state_ids")
+    chosen_tasks = split_ids(task_ids)
     found = []
     names = [suite_name(name) for name in split_names(suites)]
     for suite in split_names(names):  # again: "10,libero_10" names one suite twice
         in_suite = task_names(suite)
-        for task_id in select_task_ids(task_ids, len(in_suite), suite):
+        for task_id in select_task_ids(chosen_tasks, len(in_suite), suite):
             name = in_suite[task_id]
             found.append(
                 TaskInfo(
@@ -235,8 +244,11 @@ def read_scene_names(bddl_file: Path) -> SceneNames:
             word for i, word in enumerate(words) if word != "-" and (i == 0 or words[i - 1] != "-")
         )
 
+    problem = re.search(r"\(problem\s+(\S+?)\)", text)
+    if problem is None:
+        raise ValueError(f"{bddl_file} names no problem, so it is not a task of LIBERO")
     return SceneNames(
-        problem=re.search(r"\(problem\s+(\S+?)\)", text).group(1),
+        problem=problem.group(1),
         objects=names("objects"),
         fixtures=tuple(name for name in names("fixtures") if name not in _TABLES),
     )

@@ -174,7 +174,7 @@ class MetaworldEnv(gymnasium.Env):
         self.max_episode_steps = self._max_episode_steps = episode_length or 500
         self.observation_height, self.observation_width = observation_height, observation_width
 
-        parts: dict[str, spaces.Space] = {}
+        parts: dict[str, spaces.Space[Any]] = {}
         if obs_type != "state":
             parts["pixels"] = spaces.Box(
                 0, 255, (observation_height, observation_width, 3), np.uint8
@@ -195,7 +195,9 @@ class MetaworldEnv(gymnasium.Env):
         self._picture: np.ndarray | None = None  # of the current state, once it was drawn
         self._steps_left = 0  # 0: there is no episode to step
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin the episode that `seed` decides; without a seed, one that follows from the last
         seed given.
         """
@@ -215,7 +217,7 @@ class MetaworldEnv(gymnasium.Env):
 
     def step(
         self, action: np.ndarray, observe: bool = True
-    ) -> tuple[dict | None, float, bool, bool, dict]:
+    ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
         """One control step of 1/80 s; `observe=False` leaves the observation out (None)."""
         if self._steps_left <= 0:
             raise RuntimeError(
@@ -282,7 +284,7 @@ class MetaworldEnv(gymnasium.Env):
             simulator.model.camera("corner2").pos[:] = _CORNER2_POSITION
         return simulator
 
-    def _observation(self, raw: np.ndarray) -> dict:
+    def _observation(self, raw: np.ndarray) -> dict[str, np.ndarray]:
         observation: dict[str, np.ndarray] = {}
         if self.obs_type != "state":
             observation["pixels"] = self._draw()
@@ -319,11 +321,17 @@ class MetaworldEnv(gymnasium.Env):
         still_there = weakref.ref(renderer)
         # for an environment that nobody closed: when Python tears itself down, OpenGL is gone
         # before the renderer is
-        self._at_exit = atexit.register(lambda: still_there() is not None and still_there().close())
+
+        def close() -> None:
+            here: Any = still_there()
+            if here is not None:
+                here.close()
+
+        self._at_exit = atexit.register(close)
         self._renderer = renderer
 
 
-def _check_options(options: dict | None) -> None:
+def _check_options(options: dict[str, Any] | None) -> None:
     for name, value in (options or {}).items():
         if name != "init_state_id":
             raise ValueError(

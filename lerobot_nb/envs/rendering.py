@@ -31,7 +31,6 @@ INSTALL_GL = "apt-get install -y " + " ".join(GL_PACKAGES)
 INSTALL_OSMESA = "apt-get install -y libosmesa6"
 PROBE_TIMEOUT_S = 60.0  # a probe takes well under a second; a driver that hangs is an error as well
 
-
 # %% ../../nbs/envs/rendering.ipynb #8df8284d
 class RenderingError(LerobotNbError, OSError):
     """No picture can be drawn; the message says what to install or to set.
@@ -102,7 +101,7 @@ def visible_cuda_devices(
     """GPUs that CUDA would show; as in CUDA, the list ends at its first invalid entry."""
     if value is None:
         return None
-    visible = []
+    visible: list[int | str] = []
     for entry in (part.strip() for part in value.split(",")):
         if entry.isdigit():
             visible.append(int(entry))
@@ -216,7 +215,7 @@ def _draw_one_frame() -> str:
         if os.environ.get("MUJOCO_GL") in ("egl", "osmesa"):
             from OpenGL import GL
 
-            name = GL.glGetString(GL.GL_RENDERER).decode()
+            name: str = GL.glGetString(GL.GL_RENDERER).decode()
         else:
             name = f"{platform.system()} window system"
     if not np.array_equal(frame[16, 16] > 100, [True, False, False]):
@@ -248,7 +247,7 @@ def _probe(backend: str, device_id: str | None, cuda_visible_devices: str | None
             for device in candidates:
                 os.environ["MUJOCO_EGL_DEVICE_ID"] = str(device)
                 # mujoco keeps the first answer, be it a failure
-                sys.modules["mujoco.egl"].EGL_DISPLAY = None
+                setattr(sys.modules["mujoco.egl"], "EGL_DISPLAY", None)
                 try:
                     answer = {"renderer": _draw_one_frame(), "device": device}
                     break
@@ -275,7 +274,11 @@ def probe_gl(
     if backend in ("egl", "osmesa") and platform_set not in ("", backend):
         raise RenderingError(
             f"PYOPENGL_PLATFORM={platform_set!r} shuts out {backend}"
-            + (", and PyOpenGL is loaded already: restart Python" if "OpenGL" in sys.modules else ""),
+            + (
+                ", and PyOpenGL is loaded already: restart Python"
+                if "OpenGL" in sys.modules
+                else ""
+            ),
             mend="unset PYOPENGL_PLATFORM",
             by_setting=True,
         )
@@ -413,7 +416,7 @@ def _apply(choice: GlChoice) -> None:
     # mujoco was imported before: it read the old value
     if loaded is not None and getattr(loaded, "_MUJOCO_GL", choice.backend) != choice.backend:
         importlib.reload(loaded)
-        sys.modules["mujoco"].GLContext = loaded.GLContext
+        setattr(sys.modules["mujoco"], "GLContext", loaded.GLContext)
 
 
 def choose_gl_backend() -> GlChoice:

@@ -37,9 +37,9 @@ def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") 
 LARGEST_ID = 99_999  # of a task, or of an initial state
 
 # %% ../../nbs/envs/settings.ipynb #7ce3032b
-def split_names(names: str | Sequence[str], what: str = "task") -> list[str]:
-    """`"a, b"` or `["a", "b"]` as `["a", "b"]`; an empty list, an empty name or a name given twice
-    is a ValueError.
+def split_names(names: str | Sequence[str] | None, what: str = "task") -> list[str]:
+    """`"a, b"` or `["a", "b"]` as `["a", "b"]`; None, an empty list, an empty name or a name given
+    twice is a ValueError.
     """
     if not isinstance(names, str) and not (
         isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
