@@ -62,6 +62,7 @@ _HOMES = {
     "lerobot_nb.evaluation.resume": ("resume_run",),
     "lerobot_nb.evaluation.watching": ("watch_run",),
     "lerobot_nb.evaluation.rollout": ("eval_policy", "eval_policy_all", "rollout"),
+    "lerobot_nb.evaluation.warm_workers": ("WarmWorkers",),
     "lerobot_nb.training.behaviour_cloning": ("TrainConfig", "Training"),
     "lerobot_nb.training.demonstrations": ("Demonstrations", "record_demonstrations"),
 }

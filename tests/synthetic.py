@@ -209,6 +209,24 @@ class Remembering(Policy):
         return np.full((len(slots), 1, 2), 0.5, np.float32)
 
 
+class Counting(Noisy):
+    """Writes down when a run begins and ends."""
+
+    name = "counting"
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def begin_run(self):
+        with open(self.log, "a") as file:
+            file.write("begin_run\n")
+
+    def end_run(self):
+        with open(self.log, "a") as file:
+            file.write("end_run\n")
+
+
 class WholeBatch:
     """A policy in lerobot's older form: one state for the whole batch, reset together."""
 

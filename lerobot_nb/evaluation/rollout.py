@@ -19,6 +19,7 @@ from ..envs.success import EpisodeSuccess
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
+from .warm_workers import WarmWorkers
 from lerobot_nb.policies.asking import (
     PolicyError,
     check_actions,
@@ -207,6 +208,7 @@ def eval_policy_all(
     start_seed: int | None = None,
     max_parallel_tasks: int = 1,
     config: EvalConfig | None = None,
+    workers: WarmWorkers | None = None,
 ) -> dict[str, Any]:
     """Evaluate on a mapping `{suite: {task_id: LazyVectorEnv}}`, as `make_env` returns it.
 
@@ -227,6 +229,8 @@ def eval_policy_all(
     config
         Further fields (`n_spare`, timeouts, …); its `n_episodes`, `seed` and rendering are set by
         the arguments here.
+    workers
+        Workers that outlive this call, for many evaluations one after the other.
 
     Returns
     -------
@@ -284,6 +288,7 @@ def eval_policy_all(
         config,
         video_path_of=video_path_of,
         processors=(env_preprocessor, env_postprocessor),
+        workers=workers,
     )
     records = sorted(runner.run(), key=lambda record: record.key)
     if runner.stopped:
@@ -322,6 +327,7 @@ def eval_policy(
     preprocessor: Callable[[Any], Any] | None = None,
     postprocessor: Callable[[Any], Any] | None = None,
     config: EvalConfig | None = None,
+    workers: WarmWorkers | None = None,
 ) -> dict[str, Any]:
     """Evaluate on one `LazyVectorEnv`; arguments as in `eval_policy_all`.
 
@@ -348,6 +354,7 @@ def eval_policy(
         return_episode_data=True,
         start_seed=start_seed,
         config=config,
+        workers=workers,
     )
     aggregated = {name: value for name, value in info["overall"].items() if name != "video_paths"}
     result = {

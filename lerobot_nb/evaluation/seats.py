@@ -21,6 +21,7 @@ from ..envs.workers import LocalWorker, Worker, close_workers, start_worker
 from .config import EvalConfig
 from .episode import EpisodeJob
 from .host import encode_chunk
+from .warm_workers import WarmWorkers
 from ..policies.base import Episode
 
 # %% ../../nbs/evaluation/seats.ipynb #a033a6d4
@@ -49,6 +50,8 @@ class Seat:
     ----------
     task_index
         Number of the task, in the plan, whose simulator the worker holds.
+    factory
+        What the worker's environment was made by; None where it has none.
     slot
         None until the policy has begun the episode.
     signature
@@ -76,6 +79,7 @@ class Seat:
     phase: Phase = Phase.IDLE
     job: EpisodeJob = _NONE
     task_index: int | None = None
+    factory: Any = None
     slot: int | None = None
     episode: Episode = _NONE
     action_space: Any = None
@@ -183,10 +187,20 @@ class Seats:
     ----------
     host
         Import path of the class that runs inside the workers.
+    warm
+        Workers of earlier runs, which this one takes up and gives back; None: its workers end with
+        it.
     """
 
-    def __init__(self, count: int, config: EvalConfig, host: str, times: RunnerTimes) -> None:
-        self.config, self.host, self.times = config, host, times
+    def __init__(
+        self,
+        count: int,
+        config: EvalConfig,
+        host: str,
+        times: RunnerTimes,
+        warm: WarmWorkers | None = None,
+    ) -> None:
+        self.config, self.host, self.times, self.warm = config, host, times, warm
         self._seats = [Seat(number) for number in range(count)]
         self._answered_here: deque[Seat] = deque()  # seats whose worker lives in this process
         self._next_look_around = 0.0
@@ -200,28 +214,35 @@ class Seats:
         self._clock.start()
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, or give them back."""
+        seats = [seat for seat in self._seats if seat.worker is not None]
         try:
-            close_workers([seat.worker for seat in self._seats if seat.worker is not None])
+            if self.warm is None:
+                close_workers([seat.worker for seat in seats])
+            else:
+                self.warm.give_back([(seat.worker, seat.factory) for seat in seats], self.host)
         finally:
             self._selector.close()
             self._clock.stop()
 
     def start(self, seat: Seat) -> bool:
-        """Start a worker where the seat has none. True where its process comes up meanwhile: the
-        seat is `STARTING`. WorkerFault where it can't be started.
+        """A worker for the seat's job, where the seat has none: a warm one or a new one. True where
+        its process comes up meanwhile: the seat is `STARTING`. WorkerFault where it can't be
+        started.
         """
         if seat.worker is not None:
             return False
-        worker = seat.worker = start_worker(
-            self.config.use_async_envs,
-            self.host,
-            f"worker {seat.number}",
-            self.config.start_timeout_s,
-        )
+        name, use_async_envs = f"worker {seat.number}", self.config.use_async_envs
+        factory = seat.job.factory if seat.job is not None else None
+        worker = self.warm.take(self.host, use_async_envs, factory) if self.warm else None
+        if worker is None:
+            worker = start_worker(use_async_envs, self.host, name, self.config.start_timeout_s)
+        worker.name, seat.worker = name, worker
         if worker.local:
             return False
         self._selector.register(worker.connection, selectors.EVENT_READ, seat)
+        if worker.started:
+            return False
         seat.phase = Phase.STARTING
         self.allow(seat, self.config.start_timeout_s)
         return True
@@ -275,7 +296,7 @@ class Seats:
 
     def replace(self, seat: Seat) -> None:
         """End the seat's worker at once; the next episode starts a new one."""
-        worker, seat.worker = seat.worker, _NONE
+        worker, seat.worker, seat.factory = seat.worker, _NONE, None
         if worker is None:
             return
         if not worker.local:
