@@ -148,6 +148,9 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from .evaluation.rollout import (
         rollout as rollout,
     )
+    from .evaluation.warm_workers import (
+        WarmWorkers as WarmWorkers,
+    )
     from .policies.asking import PolicyError as PolicyError
     from .policies.base import (
         AdaptedPolicy as AdaptedPolicy,

@@ -158,6 +158,11 @@ _INHERITED = (
 )
 
 
+def worker_environment() -> dict[str, str | None]:
+    """The variables that a new worker is given; None for one that is not set."""
+    return {variable: os.environ.get(variable) for variable in _INHERITED}
+
+
 class Worker:
     """A process with one environment.
 
@@ -177,9 +182,9 @@ class Worker:
         context = _context()
         self.name = name
         self.connection, child = context.Pipe(duplex=True)
-        environment = {variable: os.environ.get(variable) for variable in _INHERITED}
+        self.environment = worker_environment()
         self.process = context.Process(
-            target=worker_main, args=(child, host, environment), name=name, daemon=True
+            target=worker_main, args=(child, host, self.environment), name=name, daemon=True
         )
         _start(self.process, start_timeout_s)
         child.close()
@@ -351,7 +356,7 @@ class LocalWorker:
 
     def __init__(self, host: str = HOST, name: str = "lerobot_nb local worker"):
         self.host: EnvHost = resolve(host)()
-        self.name, self.busy = name, False
+        self.name, self.busy, self.environment = name, False, worker_environment()
         self._outcome: tuple[Any, Exception | None] = (None, None)
 
     def wait_started(self, timeout_s: float = 0.0) -> None:

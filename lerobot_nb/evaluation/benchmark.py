@@ -21,6 +21,7 @@ from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
 from .runner import Runner
+from .warm_workers import WarmWorkers
 from ..policies.base import Batcher, Episode, Policy
 
 # %% ../../nbs/evaluation/benchmark.ipynb #53c1fbcd
@@ -349,6 +350,7 @@ def make_runner(
     run_folder: Path | None = None,
     video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None,
     processors: tuple[Any, Any] = (None, None),
+    workers: WarmWorkers | None = None,
 ) -> Runner:
     """The runner for a benchmark and a policy.
 
@@ -366,6 +368,8 @@ def make_runner(
     processors
         Observation and action processors that take the place of the configurations' own; None for
         those.
+    workers
+        Workers that outlive the run; default: none.
     """
     own_processors = all(processor is None for processor in processors)
     return Runner(
@@ -383,6 +387,7 @@ def make_runner(
         run_folder=run_folder,
         video_path_of=video_path_of,
         preload=benchmark.preload,
+        workers=workers,
     )
 
 

@@ -30,6 +30,7 @@ from lerobot_nb.evaluation.sessions import (
     now,
     run_session,
 )
+from .warm_workers import WarmWorkers
 from ..policies.base import make_policy, policy_wishes
 from ..results.eval_info import read_eval_info_of, reports_success
 from ..results.json_checks import check_json_exact
@@ -111,6 +112,7 @@ def evaluate(
     progress: Any = None,
     policy_kwargs: dict[str, Any] | None = None,
     command: str | None = None,
+    workers: WarmWorkers | None = None,
 ) -> EvalRun:
     """Run a policy on a benchmark.
 
@@ -137,6 +139,9 @@ def evaluate(
         nothing.
     command
         How to repeat the run, for the manifest; default: how this process was started.
+    workers
+        Workers that outlive this run, for many evaluations one after the other; None: they end with
+        it.
 
     Raises
     ------
@@ -226,6 +231,7 @@ def evaluate(
             finished,
             progress,
             command,
+            workers,
         )
         if config.record != "none" and env_config is not None:
             write_run_dataset(folder, env_config, config.record)

@@ -67,7 +67,7 @@ def decode_heartbeat(message: bytes) -> tuple[int, bool]:
 class EpisodeHost(EnvHost):
     """A worker's environment, and the episodes that run in it."""
 
-    commands = (*EnvHost.commands, "prepare", "abandon", "run_episode")
+    commands = (*EnvHost.commands, "prepare", "abandon", "run_episode", "end_run")
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,14 +219,26 @@ class EpisodeHost(EnvHost):
                         run.beat(thinking=True)
 
     def release(self) -> None:
+        self._discard()
+        super().release()
+
+    def _discard(self) -> None:
+        """Give up the episode that is under way, with its video."""
         run, self.run = self.run, None
         if run is not None:
             run.discard()
-        super().release()
+
+    def end_run(self) -> None:
+        """The run is over. The environment stays for the next one, the policies that live here
+        don't.
+        """
+        self._discard()
+        self.observation, self._slow_policy = None, True
+        callers, self._callers = self._callers, {}
+        for caller in callers.values():
+            caller.end_run()
 
     def close(self) -> None:
-        """The worker ends: the policies that live here are told."""
-        for caller in self._callers.values():
-            caller.end_run()
-        self._callers = {}
+        """The worker ends."""
+        self.end_run()
         super().close()

@@ -23,6 +23,7 @@ from .plan import Plan
 from .schedule import PlanSchedule, Schedule
 from .seats import LOOK_AROUND_S, Phase, RunnerTimes, Seat, Seats
 from .turns import OwnPace, Turns
+from .warm_workers import WarmWorkers
 from ..policies.asking import PolicyCaller, PolicyError
 from ..policies.base import Batcher, Episode, Policy, PolicyUnavailable
 from ..results.records import EpisodeRecord
@@ -93,7 +94,7 @@ class _WorkGiver:
 
     def launch(self, seat: Seat) -> None:
         """Send the job to a worker that is up. WorkerDied where it is gone."""
-        seat.begun = time.perf_counter()
+        seat.begun, seat.factory = time.perf_counter(), seat.job.factory
         if self.turns is None:
             seat.phase = Phase.RUNNING_EPISODE
             self.seats.allow(seat, self.config.reset_timeout_s + self.config.step_timeout_s)
@@ -249,6 +250,8 @@ class Runner:
         Where videos go; `video_path_of(spec)` is None for an episode without one.
     schedule
         Hands out the episodes; default: those of the plan that are not done, in this process.
+    workers
+        Workers that outlive this run. None: its workers are gone when it ends.
     """
 
     def __init__(
@@ -266,6 +269,7 @@ class Runner:
         video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None,
         preload: tuple[str, ...] = (),
         schedule: Schedule | None = None,
+        workers: WarmWorkers | None = None,
     ) -> None:
         _check_placement(policy, placement)
         self.plan, self.config, self.policy, self.placement, self.preload = (
@@ -283,7 +287,7 @@ class Runner:
         self.max_batch = self.slots if policy.lock_step else config.largest_batch(self.slots)
         self.times = RunnerTimes()
         self._has_run = False
-        self._seats = Seats(self.slots + self.n_spare, config, _HOST, self.times)
+        self._seats = Seats(self.slots + self.n_spare, config, _HOST, self.times, workers)
         self._endings = Endings(len(plan), config, self.schedule, self._seats)
         self._caller: PolicyCaller | None = None
         self._turns: Turns | None = None
@@ -325,8 +329,8 @@ class Runner:
         self._endings.n_errors = count
 
     def run(self) -> Iterator[EpisodeRecord]:
-        """Records in the order in which episodes end. Workers are gone when the iteration ends,
-        also by an exception or by closing the generator.
+        """Records in the order in which episodes end. Workers are gone, or given back, when the
+        iteration ends, also by an exception or by closing the generator.
 
         Raises
         ------
@@ -344,6 +348,8 @@ class Runner:
 
     def _run(self) -> Iterator[EpisodeRecord]:
         began = time.perf_counter()
+        if self._seats.warm is not None:
+            self._seats.warm.check_open()
         preload_modules((*self.preload, "lerobot_nb.evaluation.host"))
         self._endings.check_error_rate()
         if self._caller is not None:

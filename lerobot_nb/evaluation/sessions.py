@@ -26,6 +26,7 @@ from lerobot_nb.evaluation.interrupts import (
     signals_raise,
 )
 from .plan import Plan
+from .warm_workers import WarmWorkers
 from ..policies.base import Policy
 from ..results.escaping import terminal_text
 from ..results.eval_info import build_eval_info, reports_success, unreported_warning
@@ -179,6 +180,7 @@ def run_session(
     finished: FinishedEpisodes,
     progress: Any,
     command: str,
+    workers: WarmWorkers | None = None,
 ) -> SessionOutcome:
     """Run what is left of the plan. The manifest is completed and written.
 
@@ -193,6 +195,8 @@ def run_session(
         See `make_progress`; None shows nothing.
     command
         How this session was started.
+    workers
+        Workers that outlive the session.
     """
     rule = config.render_rule
 
@@ -212,6 +216,7 @@ def run_session(
         done=finished.keys,
         run_folder=folder.path,
         video_path_of=video_path_of,
+        workers=workers,
     )
     runner.n_errors = finished.tally.counts.n_errors
     manifest["runner"] = {

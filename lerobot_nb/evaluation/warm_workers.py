@@ -103,7 +103,8 @@ class WarmWorkers:
         timeout_s
             How long all of them together may take to finish with their run.
         """
-        kept, lost = [], []
+        kept: list[_Idle] = []
+        lost: list[_Idle] = []
         for worker, factory in workers:
             usable = worker.started and worker.alive and not worker.busy and not self._closed
             (kept if usable else lost).append(_Idle(worker, host, factory))
