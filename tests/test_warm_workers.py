@@ -1,6 +1,7 @@
 """Workers that outlive a run: the same records, the same simulators, and no process that stays."""
 
 import os
+import time
 
 import psutil
 import pytest
@@ -134,6 +135,9 @@ def test_a_worker_that_died_between_runs_is_replaced():
         for pid in worker_processes():
             if psutil.Process(pid).ppid() != os.getpid():
                 psutil.Process(pid).kill()
+        until = time.monotonic() + 30
+        while workers.n_idle and time.monotonic() < until:
+            time.sleep(0.05)
         after = evaluated(envs, noisy(), config, workers)
         assert [same_episode(a, b) for a, b in zip(after, expected, strict=True)] == [[]] * 5
         assert all(record.attempt == 1 for record in after)
