@@ -73,6 +73,8 @@ CHANGES = [
     ("libero", {}, {"success_at": "end"}, "success_at"),
     ("metaworld", {}, {"success_at": "end"}, "success_at"),
     ("gym", {}, {"success_at": "end"}, "success_at"),
+    ("metaworld", {}, {"clip_actions": True}, "clip_actions"),
+    ("libero", {}, {"clip_actions": True}, "clip_actions"),
     ("libero", {"episode_length": 7}, {}, "time limit|episode_length"),
     ("metaworld", {"episode_length": 7}, {}, "episode_length|time limit"),
     ("gym", {"gym_kwargs": {"sutton_barto_reward": True}}, {}, "sutton_barto_reward"),
@@ -180,7 +182,7 @@ def test_a_run_from_chosen_initial_states_resumes(tmp_path):
 
 
 NO_PART_IN_RESULTS = {
-    "batch_size", "use_async_envs", "placement", "render", "n_episodes_to_render", "n_spare", "max_batch",
+    "batch_size", "use_async_envs", "placement", "record", "render", "policy_timeout_s", "n_episodes_to_render", "n_spare", "max_batch",
     "max_wait_s", "max_retries", "max_error_rate", "start_timeout_s", "reset_timeout_s", "step_timeout_s",
 }  # fmt: skip
 
@@ -189,7 +191,10 @@ def test_every_setting_of_an_evaluation_is_settled_or_has_no_part_in_results():
     """A new field of EvalConfig belongs in the plan, in the protocol, or in the list above."""
     config = make_env_config("gym", task="CartPole-v1")
     benchmark = make_benchmark(config, make_policy("zero", config), False)
-    settled = {*benchmark.protocol(EvalConfig(2)), *Plan(benchmark.tasks, 2, 1000).identity()}
+    settled = {
+        *benchmark.protocol(EvalConfig(2, clip_actions=True)),
+        *Plan(benchmark.tasks, 2, 1000).identity(),
+    }
     names = {field.name for field in dataclasses.fields(EvalConfig)}
     assert names - settled == NO_PART_IN_RESULTS
 

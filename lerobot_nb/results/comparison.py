@@ -334,8 +334,8 @@ def run_protocol(manifest: Mapping[str, Any]) -> dict[str, Any]:
     benchmark = manifest.get("benchmark")
     found: dict[str, Any] = {} if benchmark is None else {"benchmark": benchmark}
     protocol = _section(manifest, "protocol")
-    if protocol:  # older runs did not record it, and counted so
-        protocol = {"success_at": "ever", **protocol}
+    if protocol:  # where it is not recorded, it was so
+        protocol = {"success_at": "ever", "clip_actions": False, **protocol}
     found |= _flat(protocol, "protocol")
     packages = _section(manifest, "packages")
     found |= {
