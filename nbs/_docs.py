@@ -28,7 +28,7 @@ from nbdev.process import Processor
 from nbdev.processors import _default_exp, _is_showdoc
 
 FROM_THE_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")  # files that become pages
-WIDTH = 80  # characters of code that the text column shows
+WIDTH = 100  # characters of code that the text column shows
 
 
 # --- names and where they are documented --------------------------------------------------------------------------------
@@ -106,6 +106,20 @@ def link_names(text: str, own_page: str = "") -> str:
             )
         lines.append(line)
     return "\n".join(lines)
+
+
+def play_films(text: str) -> str:
+    """A picture that links to a film (`[![words](poster.jpg)](film.mp4)`, which works anywhere) becomes a player."""
+    player = (
+        r'<video controls muted loop playsinline preload="metadata" poster="\2" aria-label="\1">'
+        r'<source src="\3" type="video/mp4"></video>'
+    )
+    return re.sub(
+        r"^\[!\[([^\]\"]*)\]\(([^)\s]+)\)\]\(([^)\s]+\.mp4)\)$",
+        f"```{{=html}}\n{player}\n```",
+        text,
+        flags=re.M,
+    )
 
 
 def link_outside(text: str, own_page: str) -> str:
@@ -267,12 +281,7 @@ class Entry:
             issubclass(self.symbol, enum.Enum) and "__doc__" not in vars(self.symbol)
         )
         if own or not is_class:
-            yield (
-                "\n\n".join(
-                    text for text in (said.short_description, said.long_description) if text
-                )
-                + "\n"
-            )
+            yield (said.description or "") + "\n"
         yield from self.arguments(signature)
         if said.returns and (said.returns.description or said.many_returns):
             yield (
@@ -325,7 +334,11 @@ class Entry:
             return
         yield "| Argument | Kind | Default | Meaning |\n|:--|:--|:--|:--|"
         for name, parameter in rows:
-            kind = cell_of_table(kind_text(parameter.annotation)) if parameter is not None else ""
+            kind = (
+                kind_text(parameter.annotation).replace(" | ", " or ")
+                if parameter is not None
+                else ""
+            )  # a bar would end the cell
             default = (
                 cell_of_table(default_text(parameter.default)) if parameter is not None else ""
             )
@@ -402,7 +415,9 @@ class Page(Processor):
                 raise RuntimeError(f"this cell failed: {cell.source}") from self.shell.exc
         if cell["cell_type"] == "markdown":
             if cell.get("source") and not cell["source"].startswith("---\n"):
-                cell["source"] = link_names(link_outside(cell["source"], self.page), self.page)
+                cell["source"] = link_names(
+                    link_outside(play_films(cell["source"]), self.page), self.page
+                )
             return
         for output in cell.get("outputs", []):
             data = output.get("data") or {}

@@ -187,6 +187,27 @@ def test_outputs_hold_no_traceback_folder_or_secret(staged):
     assert not found
 
 
+def test_every_picture_has_a_description(staged):
+    """A figure says what it shows (`#| fig-alt: "…"` in its cell); a picture in Markdown or HTML has a text of its own."""
+    bare = []
+    for page in staged.rglob("*.ipynb"):
+        for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+            source, name = "".join(cell["source"]), str(page.relative_to(staged))
+            for output in cell.get("outputs", []):
+                data = output.get("data", {})
+                if any(kind.startswith("image/") for kind in data) and "#| fig-alt:" not in source:
+                    bare.append(f"{name}: the figure of {source[-80:]!r}")
+                html = "".join(data.get("text/markdown", "")) + "".join(data.get("text/html", ""))
+                bare += [
+                    f"{name}: {tag[:80]}"
+                    for tag in re.findall(r"<img\b[^>]*>", html)
+                    if not re.search(r"\balt=\"[^\"]", tag)
+                ]
+            if cell["cell_type"] == "markdown":
+                bare += [f"{name}: {link}" for link in re.findall(r"!\[\]\([^)]*\)", source)]
+    assert bare == []
+
+
 # --- the rendered site --------------------------------------------------------------------------------------------------
 
 LOOKED_AT = (

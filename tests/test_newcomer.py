@@ -58,12 +58,9 @@ def test_make_eval_installs_what_make_lab_needs():
 
 def test_the_readme_says_where_the_commands_live():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert (
-        text.index(".venv/bin/activate")
-        < text.index("papermill nbs/eval.ipynb")
-        < text.index("lerobot-nb eval")
-        < text.index("lerobot-nb doctor")
-    )
+    activated = text.index(".venv/bin/activate")
+    for command in ("papermill nbs/eval.ipynb", "lerobot-nb eval", "lerobot-nb doctor"):
+        assert activated < text.index(command)
     assert not re.search(r"\]\(nbs/(envs|policies|evaluation|results)/", text), (
         "guides, and no modules"
     )
