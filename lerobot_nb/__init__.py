@@ -47,6 +47,7 @@ _HOMES = {
     "lerobot_nb.policies.remote": ("RemotePolicy",),
     "lerobot_nb.policies.serve": ("PolicyServer",),
     "lerobot_nb.results.comparison": ("Comparison", "compare_many", "compare_runs"),
+    "lerobot_nb.results.dataset": ("Demonstrations",),
     "lerobot_nb.results.merging": ("merge_runs",),
     "lerobot_nb.results.outcomes": ("Outcome", "outcome_of"),
     "lerobot_nb.results.rates": ("SuccessRate", "wilson_interval"),
@@ -64,70 +65,34 @@ _HOMES = {
     "lerobot_nb.evaluation.rollout": ("eval_policy", "eval_policy_all", "rollout"),
     "lerobot_nb.evaluation.warm_workers": ("WarmWorkers",),
     "lerobot_nb.training.behaviour_cloning": ("TrainConfig", "Training"),
-    "lerobot_nb.training.demonstrations": ("Demonstrations", "record_demonstrations"),
+    "lerobot_nb.training.demonstrations": ("record_demonstrations",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table
-    from .envs.base import (
-        EnvFactory as EnvFactory,
-    )
-    from .envs.base import (
-        EpisodeSpec as EpisodeSpec,
-    )
-    from .envs.base import (
-        FeatureType as FeatureType,
-    )
-    from .envs.base import (
-        PolicyFeature as PolicyFeature,
-    )
-    from .envs.base import (
-        TaskInfo as TaskInfo,
-    )
-    from .envs.config import (
-        EnvConfig as EnvConfig,
-    )
-    from .envs.config import (
-        env_to_policy_features as env_to_policy_features,
-    )
-    from .envs.config import (
-        make_env_config as make_env_config,
-    )
+    from .envs.base import EnvFactory as EnvFactory
+    from .envs.base import EpisodeSpec as EpisodeSpec
+    from .envs.base import FeatureType as FeatureType
+    from .envs.base import PolicyFeature as PolicyFeature
+    from .envs.base import TaskInfo as TaskInfo
+    from .envs.config import EnvConfig as EnvConfig
+    from .envs.config import env_to_policy_features as env_to_policy_features
+    from .envs.config import make_env_config as make_env_config
     from .envs.contract import ContractError as ContractError
     from .envs.contract import check_benchmark as check_benchmark
     from .envs.errors import LerobotNbError as LerobotNbError
-    from .envs.factory import (
-        make_env as make_env,
-    )
-    from .envs.factory import (
-        make_env_pre_post_processors as make_env_pre_post_processors,
-    )
+    from .envs.factory import make_env as make_env
+    from .envs.factory import make_env_pre_post_processors as make_env_pre_post_processors
     from .envs.libero_processor import LiberoProcessor as LiberoProcessor
-    from .envs.processors import (
-        ProcessorPipeline as ProcessorPipeline,
-    )
-    from .envs.processors import (
-        add_envs_task as add_envs_task,
-    )
-    from .envs.processors import (
-        check_env_attributes_and_types as check_env_attributes_and_types,
-    )
-    from .envs.processors import (
-        close_envs as close_envs,
-    )
-    from .envs.processors import (
-        preprocess_observation as preprocess_observation,
-    )
-    from .envs.rendering import (
-        GlChoice as GlChoice,
-    )
-    from .envs.rendering import (
-        RenderingError as RenderingError,
-    )
-    from .envs.rendering import (
-        choose_gl_backend as choose_gl_backend,
-    )
+    from .envs.processors import ProcessorPipeline as ProcessorPipeline
+    from .envs.processors import add_envs_task as add_envs_task
+    from .envs.processors import check_env_attributes_and_types as check_env_attributes_and_types
+    from .envs.processors import close_envs as close_envs
+    from .envs.processors import preprocess_observation as preprocess_observation
+    from .envs.rendering import GlChoice as GlChoice
+    from .envs.rendering import RenderingError as RenderingError
+    from .envs.rendering import choose_gl_backend as choose_gl_backend
     from .envs.success import BenchmarkError as BenchmarkError
     from .envs.vector import LazyVectorEnv as LazyVectorEnv
     from .envs.workers import WorkerFault as WorkerFault
@@ -139,82 +104,43 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from .evaluation.progress import Progress as Progress
     from .evaluation.rerun import rerun_episode as rerun_episode
     from .evaluation.resume import resume_run as resume_run
-    from .evaluation.rollout import (
-        eval_policy as eval_policy,
-    )
-    from .evaluation.rollout import (
-        eval_policy_all as eval_policy_all,
-    )
-    from .evaluation.rollout import (
-        rollout as rollout,
-    )
-    from .evaluation.warm_workers import (
-        WarmWorkers as WarmWorkers,
-    )
+    from .evaluation.rollout import eval_policy as eval_policy
+    from .evaluation.rollout import eval_policy_all as eval_policy_all
+    from .evaluation.rollout import rollout as rollout
+    from .evaluation.warm_workers import WarmWorkers as WarmWorkers
+    from .evaluation.watching import watch_run as watch_run
     from .policies.asking import PolicyError as PolicyError
-    from .policies.base import (
-        AdaptedPolicy as AdaptedPolicy,
-    )
-    from .policies.base import (
-        Episode as Episode,
-    )
-    from .policies.base import (
-        Policy as Policy,
-    )
-    from .policies.base import (
-        PolicyLoadError as PolicyLoadError,
-    )
-    from .policies.base import (
-        PolicyLost as PolicyLost,
-    )
-    from .policies.base import (
-        PolicyUnavailable as PolicyUnavailable,
-    )
-    from .policies.base import (
-        make_policy as make_policy,
-    )
-    from .policies.base import (
-        register_policy as register_policy,
-    )
+    from .policies.base import AdaptedPolicy as AdaptedPolicy
+    from .policies.base import Episode as Episode
+    from .policies.base import Policy as Policy
+    from .policies.base import PolicyLoadError as PolicyLoadError
+    from .policies.base import PolicyLost as PolicyLost
+    from .policies.base import PolicyUnavailable as PolicyUnavailable
+    from .policies.base import make_policy as make_policy
+    from .policies.base import register_policy as register_policy
     from .policies.checkpoints import Checkpoint as Checkpoint
     from .policies.checkpoints import FeatureMismatch as FeatureMismatch
     from .policies.lerobot_policy import LerobotPolicy as LerobotPolicy
     from .policies.remote import RemotePolicy as RemotePolicy
     from .policies.serve import PolicyServer as PolicyServer
-    from .results.comparison import (
-        Comparison as Comparison,
-    )
-    from .results.comparison import (
-        compare_many as compare_many,
-    )
-    from .results.comparison import (
-        compare_runs as compare_runs,
-    )
+    from .results.comparison import Comparison as Comparison
+    from .results.comparison import compare_many as compare_many
+    from .results.comparison import compare_runs as compare_runs
+    from .results.dataset import Demonstrations as Demonstrations
     from .results.merging import merge_runs as merge_runs
     from .results.outcomes import Outcome as Outcome
     from .results.outcomes import outcome_of as outcome_of
     from .results.rates import SuccessRate as SuccessRate
     from .results.rates import wilson_interval as wilson_interval
-    from .results.records import (
-        EpisodeRecord as EpisodeRecord,
-    )
-    from .results.records import (
-        read_records as read_records,
-    )
-    from .results.records import (
-        same_episode as same_episode,
-    )
+    from .results.records import EpisodeRecord as EpisodeRecord
+    from .results.records import read_records as read_records
+    from .results.records import same_episode as same_episode
     from .results.report import Report as Report
     from .results.run_folder import RunFolder as RunFolder
     from .results.run_folder import RunFolderError as RunFolderError
     from .training.behaviour_cloning import TrainConfig as TrainConfig
     from .training.behaviour_cloning import Training as Training
-    from .training.demonstrations import (
-        Demonstrations as Demonstrations,
-    )
-    from .training.demonstrations import (
-        record_demonstrations as record_demonstrations,
-    )
+    from .training.demonstrations import record_demonstrations as record_demonstrations
 else:
 
     def __getattr__(name: str) -> object:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .envs.arguments import ArgumentParser, did_you_mean
+from .envs.arguments import ArgumentParser, argument_type, did_you_mean
 
 if TYPE_CHECKING:
     from lerobot_nb.evaluation.evaluate import EvalRun
-    from lerobot_nb.evaluation.parameters import EvalParameters, Parameter
+    from lerobot_nb.evaluation.parameters import EvalParameters
     from lerobot_nb.results.records import EpisodeRecord
 
 _Result = TypeVar("_Result")
@@ -203,7 +203,7 @@ def eval_parser() -> ArgumentParser:
         )
         groups[parameter.group].add_argument(
             *names,
-            type=_converter(parameter),
+            type=argument_type(parameter.parse),
             metavar=shown,
             help=f"{parameter.help} (default: {parameter.default})".replace("%", "%%"),
             **extra,
@@ -225,16 +225,6 @@ def eval_parser() -> ArgumentParser:
         help="how progress is shown (default: auto)",
     )
     return parser
-
-
-def _converter(parameter: "Parameter") -> Callable[[str], Any]:
-    def convert(text: str) -> Any:
-        try:
-            return parameter.parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
 
 
 def eval_command(argv: Sequence[str]) -> int:

@@ -1,10 +1,10 @@
 """The interval of a table's last row counts tasks as clusters, in every form of the table."""
 
 from lerobot_nb.results.eval_info import build_eval_info
-from lerobot_nb.results.records import EpisodeRecord
 from lerobot_nb.results.figures import success_plot
-from lerobot_nb.results.tables import clustered_sums, html_table, table_rows, text_table
+from lerobot_nb.results.records import EpisodeRecord
 from lerobot_nb.results.statistics import overall_rate
+from lerobot_nb.results.tables import clustered_sums, html_table, table_rows, text_table
 
 
 def eval_info(solved, n=10, suite_of=lambda task: "suite"):

@@ -20,8 +20,8 @@ from lerobot_nb.results.eval_info import build_eval_info, write_eval_info
 from lerobot_nb.results.metrics import collect_metrics
 from lerobot_nb.results.records import EpisodeRecord, append_record, judged_records
 from lerobot_nb.results.report import Report
-from lerobot_nb.results.tables import html_table, table_rows, text_table
 from lerobot_nb.results.statistics import overall_rate
+from lerobot_nb.results.tables import html_table, table_rows, text_table
 
 ENDS = [
     ("success", True),

@@ -12,8 +12,8 @@ import pytest
 from lerobot_nb import EvalParameters, LerobotNbError
 from lerobot_nb.doctor import kernel_problem
 from lerobot_nb.evaluation.parameters import page_folder
-from lerobot_nb.results.records import EpisodeRecord
 from lerobot_nb.results.pictures import video_grid
+from lerobot_nb.results.records import EpisodeRecord
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -228,7 +228,7 @@ def spec(i):
 def test_rules(rule, limit, films, keeps_success):
     parsed = RenderRule.parse(rule, limit)
     assert [parsed.wanted(spec(i)) for i in range(10)] == [i < films for i in range(10)]
-    assert parsed.films_anything == (films > 0)
+    assert parsed.makes_videos == (films > 0)
     assert parsed.only_failures == (not keeps_success)
 
 

@@ -9,7 +9,7 @@ __all__ = []
 import argparse
 import difflib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 # %% ../../nbs/envs/arguments.ipynb #f456f097
@@ -19,6 +19,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A `type=` for argparse from a function that raises ValueError: its message is shown as it is."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
 
 
 class ArgumentParser(argparse.ArgumentParser):

@@ -80,11 +80,12 @@ Privileged = Annotated[
 EpisodeLength = Annotated[
     int | None,
     Setting(
-        "control steps after which an episode is cut off; None: the benchmark's own limit", least=1
+        "control steps after which an episode is cut off; None: the benchmark's own limit",
+        minimum=1,
     ),
 ]
 # larger than any camera; 48 MiB a picture
-Pixels = Annotated[int, Setting("size of an image in pixels", least=1, most=4096)]
+Pixels = Annotated[int, Setting("size of an image in pixels", minimum=1, maximum=4096)]
 Text = Annotated[
     str | None, Setting("text for language-conditioned policies; None: the benchmark's own")
 ]
@@ -107,7 +108,7 @@ class EnvConfig(metaclass=Checked):
 
     task: TaskNames = None
     task_ids: TaskIds = None
-    fps: Annotated[int, Setting("control steps per second of simulated time", least=1)] = 30
+    fps: Annotated[int, Setting("control steps per second of simulated time", minimum=1)] = 30
     features: Annotated[
         Following,
         Setting(
@@ -192,9 +193,9 @@ class EnvConfig(metaclass=Checked):
         """
         return {"benchmark": self.type, "episode_length": self.episode_length, "fps": self.fps}
 
-    def needs_opengl(self, films: bool) -> bool:
-        """Whether MuJoCo draws: for the observation, or for videos (`films`)."""
-        return films or self.obs_type != "state"
+    def needs_opengl(self, videos: bool) -> bool:
+        """Whether MuJoCo draws: for the observation, or for videos (`videos`)."""
+        return videos or self.obs_type != "state"
 
     def check(self) -> list[str]:
         """Warnings about this machine, found in under two seconds; OSError with the cure where the
@@ -231,7 +232,7 @@ class EnvConfig(metaclass=Checked):
             Worker processes; False steps the environments one after another in this process, for
             debugging.
         """
-        n_envs = checked("n_envs", n_envs, Annotated[int, Setting(least=1)])
+        n_envs = checked("n_envs", n_envs, Annotated[int, Setting(minimum=1)])
         use_async_envs = checked("use_async_envs", use_async_envs, bool)
         from lerobot_nb.envs.vector import make_vector_envs
 

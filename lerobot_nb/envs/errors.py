@@ -12,8 +12,8 @@ class LerobotNbError(Exception):
 # %% ../../nbs/envs/errors.ipynb #72eef48a
 def shown(
     thing: object,
-    most: int = 120,  # characters
+    max_length: int = 120,  # characters
 ) -> str:  # one line
     """What a message shows of a thing that may describe itself on pages, such as a network."""
     text = " ".join(repr(thing).split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

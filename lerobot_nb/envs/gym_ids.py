@@ -469,11 +469,13 @@ class GymEnvConfig(EnvConfig):
             "success": "info['is_success'] or info['success'], where the environment reports it",
         }
 
-    def needs_opengl(self, films: bool) -> bool:
+    def needs_opengl(self, videos: bool) -> bool:
         """For videos of MuJoCo's environments; the others draw in their own ways."""
         if self.package_name:
             _import_package(self.package_name)
-        return films and any("mujoco" in str(find_spec(gym_id).entry_point) for gym_id in self._ids)
+        return videos and any(
+            "mujoco" in str(find_spec(gym_id).entry_point) for gym_id in self._ids
+        )
 
     def check(self) -> list[str]:
         """ImportError for a package that is missing, ValueError for an id that is not registered."""

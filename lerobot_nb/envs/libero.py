@@ -110,12 +110,12 @@ ControlFreq = Annotated[
     int,
     Setting(
         "control steps per second of simulated time; robosuite simulates in steps of 2 ms, so at most 500",
-        least=1,
-        most=500,
+        minimum=1,
+        maximum=500,
     ),
 ]
 SettleSteps = Annotated[
-    int, Setting("steps at rest before the policy sees the scene", least=0, most=10_000)
+    int, Setting("steps at rest before the policy sees the scene", minimum=0, maximum=10_000)
 ]
 RenderCamera = Annotated[_Camera, Setting("camera of videos")]
 Assets = Annotated[
@@ -177,7 +177,7 @@ class LiberoEnv(gymnasium.Env):
     def __init__(
         self,
         suite: str,
-        task_id: Annotated[int, Setting(least=0)],
+        task_id: Annotated[int, Setting(minimum=0)],
         obs_type: ObsType = "pixels_agent_pos",
         render_mode: RenderMode = "rgb_array",
         privileged: Privileged = False,

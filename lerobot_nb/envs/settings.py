@@ -160,7 +160,7 @@ class Setting:
     ----------
     help
         What it is for.
-    least, most
+    minimum, maximum
         Limits of a number, both allowed.
     above
         Limit that is not allowed itself.
@@ -174,9 +174,9 @@ class Setting:
     """
 
     help: str = ""
-    least: float | None = None
+    minimum: float | None = None
     above: float | None = None
-    most: float | None = None
+    maximum: float | None = None
     convert: Callable[[Any, str], Any] | None = None
     empty: bool = True
     path: bool = False
@@ -303,12 +303,12 @@ def _as(name: str, value: Any, kind: Any, setting: Setting) -> Any:
 
 def _in_limits(number: float, setting: Setting) -> bool:
     return not (
-        setting.least is not None
-        and number < setting.least
+        setting.minimum is not None
+        and number < setting.minimum
         or setting.above is not None
         and number <= setting.above
-        or setting.most is not None
-        and number > setting.most
+        or setting.maximum is not None
+        and number > setting.maximum
     )
 
 
@@ -324,14 +324,14 @@ def _word(kind: Any, setting: Setting) -> str:
         return describe(kind)
     if kind in (int, float):
         word = "a whole number" if kind is int else "a number"
-        if kind is float and setting.least is not None and setting.most is not None:
-            return f"{word} between {setting.least:g} and {setting.most:.15g}"
+        if kind is float and setting.minimum is not None and setting.maximum is not None:
+            return f"{word} between {setting.minimum:g} and {setting.maximum:.15g}"
         limits = [
             f"{words} {limit:.15g}"
             for words, limit in (
-                ("at least", setting.least),
+                ("at least", setting.minimum),
                 ("more than", setting.above),
-                ("at most", setting.most),
+                ("at most", setting.maximum),
             )
             if limit is not None
         ]

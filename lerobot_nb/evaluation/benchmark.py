@@ -120,11 +120,11 @@ class Benchmark:
                 config.check_workers()
         return warnings
 
-    def choose_gl(self, films: bool) -> dict[str, Any] | None:
-        """The OpenGL that MuJoCo draws with, where it draws; RenderingError where it can't. films:
+    def choose_gl(self, videos: bool) -> dict[str, Any] | None:
+        """The OpenGL that MuJoCo draws with, where it draws; RenderingError where it can't. videos:
         whether there are videos.
         """
-        if not any(config.needs_opengl(films) for config in self.distinct_configs):
+        if not any(config.needs_opengl(videos) for config in self.distinct_configs):
             return None
         from lerobot_nb.envs.rendering import choose_gl_backend
 
@@ -192,13 +192,13 @@ def config_of(env: EnvConfig | Mapping[str, Any]) -> EnvConfig | None:
     )
 
 # %% ../../nbs/evaluation/benchmark.ipynb #69059ca6
-def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, films: bool) -> Benchmark:
+def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, videos: bool) -> Benchmark:
     """The benchmark that `env` (a configuration, or a mapping of environments) stands for, as the
     policy and the videos need it.
 
     Parameters
     ----------
-    films
+    videos
         Whether there are videos. Environments that live are closed: the evaluation has workers of
         its own.
 
@@ -207,7 +207,7 @@ def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, films: bo
     ValueError
         For an empty mapping, and where the policy takes other observations or actions.
     """
-    changes: dict[str, Any] = {"render_mode": "rgb_array" if films else None} | (
+    changes: dict[str, Any] = {"render_mode": "rgb_array" if videos else None} | (
         {"privileged": True} if policy.needs_privileged else {}
     )
     changed: dict[int, EnvConfig] = {}

@@ -31,18 +31,18 @@ Seconds = Annotated[float, Setting(above=0)]
 class EvalConfig(metaclass=Checked):
     """How an evaluation runs. Only n_episodes and seed say which episodes these are."""
 
-    n_episodes: Annotated[int, Setting("episodes of every task", least=1)] = 50
+    n_episodes: Annotated[int, Setting("episodes of every task", minimum=1)] = 50
     batch_size: Annotated[
         int,
         Setting(
             "episodes side by side, never more than there are and than 64; 0: 0.7 of the usable cores",
-            least=0,
+            minimum=0,
         ),
     ] = 0
     use_async_envs: Annotated[
         bool, Setting("simulators in worker processes; False: in this process, for debugging")
     ] = True
-    seed: Annotated[int, Setting("episode i of every task has the seed seed + i", least=0)] = 1000
+    seed: Annotated[int, Setting("episode i of every task has the seed seed + i", minimum=0)] = 1000
     placement: Annotated[
         Literal["auto", "driver", "worker"],
         Setting(
@@ -58,7 +58,7 @@ class EvalConfig(metaclass=Checked):
     n_episodes_to_render: Annotated[
         int | None,
         Setting(
-            "only the first so many episodes of each task keep a video; None: no limit", least=0
+            "only the first so many episodes of each task keep a video; None: no limit", minimum=0
         ),
     ] = None
     record: Annotated[
@@ -71,24 +71,24 @@ class EvalConfig(metaclass=Checked):
         int,
         Setting(
             "workers that prepare the next episodes; -1: one for four slots where there is a core for it",
-            least=-1,
+            minimum=-1,
         ),
     ] = -1
     max_batch: Annotated[
         int,
         Setting(
             "largest batch that the policy is given; 0: half of the slots, so that one half steps meanwhile",
-            least=0,
+            minimum=0,
         ),
     ] = 0
     max_wait_s: Annotated[
-        float, Setting("seconds that ready slots wait for others to make a larger batch", least=0)
+        float, Setting("seconds that ready slots wait for others to make a larger batch", minimum=0)
     ] = 0.0
     max_retries: Annotated[
         int,
         Setting(
             "how often an episode is tried again after its worker died, hung, or its environment raised",
-            least=0,
+            minimum=0,
         ),
     ] = 2
     success_at: Annotated[
@@ -101,8 +101,8 @@ class EvalConfig(metaclass=Checked):
         float,
         Setting(
             "share of the planned episodes that may end in an error before the run stops",
-            least=0,
-            most=1,
+            minimum=0,
+            maximum=1,
         ),
     ] = 0.1
     clip_actions: Annotated[
@@ -115,7 +115,7 @@ class EvalConfig(metaclass=Checked):
         float,
         Setting(
             "seconds that the policy may take for one answer; then the run ends, and can be resumed; 0: no limit, for debugging",
-            least=0,
+            minimum=0,
         ),
     ] = 600.0
     start_timeout_s: Annotated[Seconds, Setting("seconds that a worker may take to start")] = 180.0
@@ -180,13 +180,13 @@ def _automatic() -> int:
     return max(1, math.floor(0.7 * usable_cores()))
 
 
-def _cap(slots: int, most: int, what: str) -> int:
-    capped = min(slots, most, MOST_SLOTS)
+def _cap(slots: int, limit: int, what: str) -> int:
+    capped = min(slots, limit, MOST_SLOTS)
     if capped < slots:
         log.info(
             "batch_size=%d is capped at %d (%s)",
             slots,
             capped,
-            f"{most} {what}" if most == capped else f"the most is {MOST_SLOTS}",
+            f"{limit} {what}" if limit == capped else f"the most is {MOST_SLOTS}",
         )
     return capped

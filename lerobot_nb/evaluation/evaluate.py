@@ -166,15 +166,15 @@ def evaluate(
     if by_name:  # the user said nothing about observations: the policy may
         env = dataclasses.replace(env, **policy_wishes(policy, env, **(policy_kwargs or {})))
     policy = make_policy(policy, config_of(env), **(policy_kwargs or {}))
-    films = config.render_rule.films_anything
-    benchmark = make_benchmark(env, policy, films)
+    videos = config.render_rule.makes_videos
+    benchmark = make_benchmark(env, policy, videos)
     policy.check_tasks(benchmark.tasks)
     plan = Plan(benchmark.tasks, config.n_episodes, config.seed)
     placement = choose_placement(config, policy)
     if resume and output_dir is None:
         raise ValueError("resume=True needs output_dir, the folder of the run to go on with")
 
-    gl = benchmark.choose_gl(films)
+    gl = benchmark.choose_gl(videos)
     warnings = plan.warnings() + benchmark.check(config.use_async_envs)
 
     command, env_config = command or command_line(), benchmark.env_config

@@ -403,12 +403,6 @@ class EvalParameters:
                 )
         return arguments
 
-    def policy_object(self, env_config: Any) -> Any:
-        """The policy, made by `make_policy`."""
-        from lerobot_nb.policies.base import make_policy
-
-        return make_policy(self.policy, env_config, **self.policy_arguments(env_config))
-
     def _policy_target(self, env_config: Any) -> Any:
         from lerobot_nb.envs.base import resolve
         from lerobot_nb.policies.base import policy_path

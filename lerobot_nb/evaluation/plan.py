@@ -29,8 +29,8 @@ class Plan(metaclass=Checked):
     """
 
     tasks: tuple[TaskInfo, ...]
-    n_episodes: Annotated[int, Setting(least=1)]
-    seed: Annotated[int, Setting(least=0)] = 1000
+    n_episodes: Annotated[int, Setting(minimum=1)]
+    seed: Annotated[int, Setting(minimum=0)] = 1000
 
     def __post_init__(self) -> None:
         if not self.tasks:

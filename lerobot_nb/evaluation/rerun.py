@@ -56,9 +56,9 @@ def rerun_episode(
         n_episodes_to_render=None,
     )
     made = make_policy(policy_path, env_config, **kwargs)
-    tasks = make_benchmark(env_config, made, films=video)
+    tasks = make_benchmark(env_config, made, videos=video)
     tasks.check(config.use_async_envs)
-    tasks.choose_gl(films=video)
+    tasks.choose_gl(videos=video)
     plan = Plan(tasks.tasks, config.n_episodes, config.seed)
     files.check_before_resuming({spec.key: (spec.seed, spec.init_state_id) for spec in plan})
     read_eval_info_of(files)  # a damaged folder is said, whatever the part

@@ -253,7 +253,7 @@ def eval_policy_all(
         )
     policy = _as_policy(policy, config_of(envs), preprocessor, postprocessor)
     vectors = vectors_of(envs).values()
-    benchmark = make_benchmark(envs, policy, films=bool(max_episodes_rendered))
+    benchmark = make_benchmark(envs, policy, videos=bool(max_episodes_rendered))
     policy.check_tasks(benchmark.tasks)
     base = config or EvalConfig()
     config = dataclasses.replace(
@@ -270,7 +270,7 @@ def eval_policy_all(
             for vector in vectors
         ),
     )
-    benchmark.choose_gl(films=bool(max_episodes_rendered))
+    benchmark.choose_gl(videos=bool(max_episodes_rendered))
     for warning in benchmark.check(config.use_async_envs):
         _log.warning("%s", warning)
     rule = config.render_rule

@@ -196,7 +196,7 @@ class _AnswerTaker:
 
     def _after_chunk(self, seat: Seat, reply: bytes) -> None:
         n_steps, record = decode_reply(reply)
-        self._count(seat, n_steps)
+        self._count_steps(seat, n_steps)
         seat.deadline = float("inf")
         if record is not None:
             record.policy_s = seat.policy_s
@@ -215,12 +215,12 @@ class _AnswerTaker:
                     self.seats.allow(seat, self.config.policy_timeout_s or float("inf"))
             else:
                 self.seats.allow(seat, HEARTBEAT_S + self.config.step_timeout_s)
-            self._count(seat, n_steps)
+            self._count_steps(seat, n_steps)
         else:
-            self._count(seat, value.n_steps)
+            self._count_steps(seat, value.n_steps)
             self.endings.finish(seat, value)
 
-    def _count(self, seat: Seat, n_steps: int) -> None:
+    def _count_steps(self, seat: Seat, n_steps: int) -> None:
         self.seats.times.n_steps += n_steps - seat.n_steps
         seat.n_steps = n_steps
 

@@ -54,18 +54,18 @@ class PlanSchedule:
         self._left = [plan.n_episodes - sum(skip) for skip in self._skip]
         # tasks that nobody has begun
         self._fresh = deque(number for number, left in enumerate(self._left) if left)
-        self._again: deque[EpisodeSpec] = deque()
+        self._retries: deque[EpisodeSpec] = deque()
         self._workers = [0] * len(plan.tasks)
 
     @property
     def n_left(self) -> int:
         """As `Schedule.n_left`."""
-        return sum(self._left) + len(self._again)
+        return sum(self._left) + len(self._retries)
 
     def take(self, current: int | None = None) -> EpisodeSpec | None:
         """As `Schedule.take`; an episode that was put back comes first."""
-        if self._again:
-            spec = self._again.popleft()
+        if self._retries:
+            spec = self._retries.popleft()
             self._move_worker(current, self._index[spec.suite, spec.task_id])
             return spec
         if current is None or not self._left[current]:
@@ -99,4 +99,4 @@ class PlanSchedule:
 
     def put_back(self, spec: EpisodeSpec) -> None:
         """As `Schedule.put_back`."""
-        self._again.append(spec)
+        self._retries.append(spec)

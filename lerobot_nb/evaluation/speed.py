@@ -37,7 +37,7 @@ def engine_steps_per_s(
     """
     return _in_the_middle(
         make_runner(
-            make_benchmark(env_config, policy, films=False), policy, config, placement=placement
+            make_benchmark(env_config, policy, videos=False), policy, config, placement=placement
         )
     )
 
@@ -308,7 +308,7 @@ def task_switch_speed(repeats: int = 3) -> dict[str, float]:
     def engine() -> float:
         policy = make_policy("zero", env_config)
         runner = make_runner(
-            make_benchmark(env_config, policy, films=False),
+            make_benchmark(env_config, policy, videos=False),
             policy,
             EvalConfig(1, batch_size=1, n_spare=0),
             placement="driver",
@@ -439,7 +439,7 @@ def _engine_libero(suite: str, task_id: int, k: int, n_steps: int, size: int) ->
     )
     policy = make_policy("lerobot_nb.evaluation.speed:RandomChunks", env_config, k=k)
     runner = make_runner(
-        make_benchmark(env_config, policy, films=False), policy, EvalConfig(1), placement="worker"
+        make_benchmark(env_config, policy, videos=False), policy, EvalConfig(1), placement="worker"
     )
     record = next(iter(list(runner.run())))
     if record.error:

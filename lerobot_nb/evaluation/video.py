@@ -67,7 +67,7 @@ class RenderRule:
         return cls(n_first if n_episodes_to_render is None else min(n_first, n_episodes_to_render))
 
     @property
-    def films_anything(self) -> bool:
+    def makes_videos(self) -> bool:
         """False if no episode is ever filmed: then nothing needs a renderer."""
         return self.n_first != 0
 
@@ -76,7 +76,7 @@ class RenderRule:
         return self.n_first is None or spec.episode_index < self.n_first
 
     def __str__(self) -> str:
-        if not self.films_anything:
+        if not self.makes_videos:
             return "none"
         if self.only_failures:
             return "failures" if self.n_first is None else f"failures of the first {self.n_first}"

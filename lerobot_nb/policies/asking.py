@@ -126,7 +126,9 @@ def _integer_error(row: np.ndarray, action_space: Any) -> str | None:
     if not wrong.any():
         return None
     value = row[tuple(np.argwhere(wrong)[0])]
-    return f"the policy gave the action {value:.6g}, which {why}; the environment takes {action_space}"
+    return (
+        f"the policy gave the action {value:.6g}, which {why}; the environment takes {action_space}"
+    )
 
 
 def _integer_limits(action_space: Any) -> tuple[Any, Any]:

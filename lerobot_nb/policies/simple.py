@@ -7,10 +7,11 @@ __all__ = ['RandomPolicy', 'ZeroPolicy']
 
 # %% ../../nbs/policies/simple.ipynb #68fb6c18
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from ..envs.settings import Setting, checked
 from .base import Episode, Policy
 
 # %% ../../nbs/policies/simple.ipynb #b49942df
@@ -73,15 +74,9 @@ class RandomPolicy(Policy):
     needs_images = False
 
     def __init__(self, n_action_steps: int = 1):
-        if (
-            isinstance(n_action_steps, bool)
-            or not isinstance(n_action_steps, int)
-            or n_action_steps < 1
-        ):
-            raise ValueError(
-                f"n_action_steps must be a whole number of at least 1, got {n_action_steps!r}"
-            )
-        self.n_action_steps = n_action_steps
+        self.n_action_steps = checked(
+            "n_action_steps", n_action_steps, Annotated[int, Setting(minimum=1)]
+        )
         self._episodes: dict[int, tuple[Any, np.random.Generator]] = {}
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
@@ -112,15 +107,9 @@ class ZeroPolicy(Policy):
     needs_images = False
 
     def __init__(self, n_action_steps: int = 1):
-        if (
-            isinstance(n_action_steps, bool)
-            or not isinstance(n_action_steps, int)
-            or n_action_steps < 1
-        ):
-            raise ValueError(
-                f"n_action_steps must be a whole number of at least 1, got {n_action_steps!r}"
-            )
-        self.n_action_steps = n_action_steps
+        self.n_action_steps = checked(
+            "n_action_steps", n_action_steps, Annotated[int, Setting(minimum=1)]
+        )
         self._actions: dict[int, np.ndarray] = {}
 
     def begin_episode(self, slot: int, episode: Episode) -> None:

@@ -103,15 +103,7 @@ def write_json_atomic(path: str | os.PathLike[str], value: Any) -> Path:
     return write_text_atomic(path, dumps_strict(value, indent=2) + "\n")
 
 # %% ../../nbs/results/records.ipynb #62854b49
-RECORD_TIME_FIELDS = (
-    "wall_s",
-    "policy_s",
-    "sim_s",
-    "render_s",
-    "attempt",
-    "worker",
-    "started_at",
-)
+RECORD_TIME_FIELDS = ("wall_s", "policy_s", "sim_s", "render_s", "attempt", "worker", "started_at")
 """Fields in which two runs of the same episode may differ: when, where and how long it ran, and how many tries it took."""
 
 # %% ../../nbs/results/records.ipynb #6084fbf0

@@ -271,7 +271,7 @@ def evaluate_network(
     """Evaluate a network as it is. It is put into evaluation mode meanwhile."""
     began = time.perf_counter()
     policy = ClonedPolicy(network=network)
-    benchmark = make_benchmark(env_config, policy, films=False)
+    benchmark = make_benchmark(env_config, policy, videos=False)
     runner = make_runner(benchmark, policy, config)
     records = sorted(runner.run(), key=lambda record: record.key)
     if runner.stopped:

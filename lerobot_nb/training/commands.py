@@ -9,14 +9,14 @@ __all__ = []
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..envs.arguments import ArgumentParser
+from ..envs.arguments import ArgumentParser, argument_type
 
 if TYPE_CHECKING:
-    from lerobot_nb.evaluation.parameters import EvalParameters, Parameter
+    from lerobot_nb.evaluation.parameters import EvalParameters
     from lerobot_nb.results.dataset import Demonstrations
 
 # %% ../../nbs/training/commands.ipynb #77cccf5b
@@ -48,7 +48,7 @@ def record_parser() -> ArgumentParser:
         extra: dict[str, Any] = {"nargs": "?", "const": True} if parameter.kind == "bool" else {}
         parser.add_argument(
             f"--{name}",
-            type=_converter(parameter),
+            type=argument_type(parameter.parse),
             metavar=parameter.kind.upper(),
             help=f"{parameter.help} (default: {_DEFAULTS.get(name, parameter.default)})".replace(
                 "%", "%%"
@@ -74,16 +74,6 @@ def record_parser() -> ArgumentParser:
         help="run nothing; make a data set of the episodes that an interrupted recording in this folder holds",
     )
     return parser
-
-
-def _converter(parameter: "Parameter") -> Callable[[str], Any]:
-    def convert(text: str) -> Any:
-        try:
-            return parameter.parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
 
 
 def _noise(text: str) -> float:

@@ -115,7 +115,7 @@ def record_demonstrations(
         render="none",
         n_episodes_to_render=None,
     )
-    plain = make_benchmark(env_config, built, films=False)
+    plain = make_benchmark(env_config, built, videos=False)
     built.check_tasks(plain.tasks)
     benchmark = recorded_benchmark(plain, folder / UNDER_WAY / "episodes")
     under_way = _open_folder(folder, request)
