@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="lerobot-nb COMMAND --help tells more.\n"
-        "Exit codes: 0 all is well; 1 the run failed; 2 wrong usage, nothing was run; 3 too many episodes ended in an error; 130 interrupted.",
+        "Exit codes: 0 success; 1 the run failed; 2 wrong usage, nothing was run; 3 too many episodes ended in an error; 130 interrupted.",
     )
     parser.add_argument(
         "--version", action="version", version=__version__, help="print the version and stop"
@@ -175,7 +175,7 @@ def eval_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="lerobot-nb eval",
         usage="lerobot-nb eval [--benchmark NAME] [--task TASKS] [--policy NAME] [--n_episodes N] [option …]\n       lerobot-nb eval --resume DIR",
-        description="Run a policy on a benchmark; write records, videos and sums into a run folder.",
+        description="Run a policy on a benchmark; write records, videos and a summary into a run folder.",
         argument_default=argparse.SUPPRESS,
         epilog="Exit codes: 0 finished; 1 failed; 2 wrong usage, nothing was run; 3 too many errors; 130 interrupted; 143 terminated.",
     )
@@ -185,7 +185,7 @@ def eval_parser() -> ArgumentParser:
             groups["output"].add_argument(
                 "--resume",
                 metavar="DIR",
-                help="go on with the run in this folder; everything is taken from its run.json",
+                help="continue the run in this folder; everything is taken from its run.json",
             )
             continue
         extra: dict[str, Any] = {"nargs": "?", "const": True} if parameter.kind == "bool" else {}
@@ -246,7 +246,7 @@ def eval_command(argv: Sequence[str]) -> int:
         )
     for name in ("retry_errors", "trust"):
         if retry_errors if name == "retry_errors" else given.pop("trust", False):
-            parser.error(f"--{name} goes with --resume DIR")
+            parser.error(f"--{name} is only used with --resume DIR")
 
     def start() -> "tuple[EvalParameters, list[str]]":
         from lerobot_nb.evaluation.parameters import EvalParameters
@@ -549,7 +549,7 @@ def tasks_command(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.benchmark is None:
         if arguments.task or arguments.task_ids:
-            parser.error("--task and --task_ids go with --benchmark")
+            parser.error("--task and --task_ids need --benchmark")
         names = EnvConfig.known()
         print(json.dumps(names) if arguments.json else "\n".join(names))
         return 0

@@ -160,7 +160,7 @@ def _look_at_gpu() -> Iterator[Finding]:
     if shutil.which("nvidia-smi"):
         found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     if found is None or found.returncode != 0:
-        yield Finding("GPU", True, "none: policies run and pictures are drawn on the CPU")
+        yield Finding("GPU", True, "none: policies and rendering run on the CPU")
         return
     names = [
         line.partition(" (UUID")[0] for line in found.stdout.splitlines() if line.startswith("GPU ")
@@ -338,7 +338,7 @@ def _draw(benchmark: str) -> None:
         finally:
             environment.close()
         if frame.std() < 1:
-            raise RuntimeError(f"the frame is of one colour, {frame.reshape(-1, 3)[0].tolist()}")
+            raise RuntimeError(f"the frame has a single colour, {frame.reshape(-1, 3)[0].tolist()}")
         answer = {
             "task": f"{task.suite} {task.task_id}",
             "shape": list(frame.shape),
@@ -408,7 +408,7 @@ def _look_at_benchmark(benchmark: str, wanted: bool, render: bool) -> Iterator[F
         yield Finding(
             name,
             True,
-            f"{answer['task']}, {' × '.join(map(str, answer['shape']))}, {answer['seconds']:.1f} s from start to picture",
+            f"{answer['task']}, {' × '.join(map(str, answer['shape']))}, {answer['seconds']:.1f} s from start to the first image",
         )
 
 # %% ../nbs/doctor.ipynb #a0cf4eaa
@@ -443,15 +443,15 @@ def build_parser() -> argparse.ArgumentParser:
     """Options of `lerobot-nb doctor`."""
     parser = ArgumentParser(
         prog="lerobot-nb doctor",
-        description="Is this machine fit to evaluate? Each line is ok, or a problem with the command that mends it.",
-        epilog="exit status: 0 all is well, 1 something needs mending, 2 wrong options",
+        description="Check that this machine can run evaluations. Each line is ok, or a problem and the command that fixes it.",
+        epilog="exit codes: 0 no problem found, 1 a problem found, 2 wrong usage",
     )
     parser.add_argument(
         "--benchmark",
-        help=f"look at this one and insist that it works: {', '.join(BENCHMARKS)} (default: all that are installed)",
+        help=f"check this benchmark, and report a problem if it is not installed: {', '.join(BENCHMARKS)} (default: all that are installed)",
     )
     parser.add_argument(
-        "--no_render", action="store_true", help="draw nothing: for evaluations from states alone"
+        "--no_render", action="store_true", help="skip rendering, for evaluations without images"
     )
     parser.add_argument(
         "--json", action="store_true", help="print a list of objects with name, ok, text and mend"
@@ -475,7 +475,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        print(f"{len(problems)} problem{'s' * (len(problems) != 1)}" if problems else "all is well")
+        print(
+            f"{len(problems)} problem{'s' * (len(problems) != 1)}"
+            if problems
+            else "no problem found"
+        )
     return 1 if problems else 0
 
 # %% ../nbs/doctor.ipynb #3620c7f3

@@ -146,7 +146,7 @@ def test_code_that_a_checkpoint_names_is_not_run(tmp_path):
         3,
         "lerobot_nb.policies.simple",
     ):
-        with pytest.raises(PolicyLoadError, match="not run unasked"):
+        with pytest.raises(PolicyLoadError, match="not run without your consent"):
             checkpoint_class(str(write_checkpoint(tmp_path, policy_class=named)))
     assert (
         checkpoint_class(

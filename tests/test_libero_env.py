@@ -346,7 +346,7 @@ def run_check(code: str, **variables: str) -> subprocess.CompletedProcess:
         (
             'task="spatial"',
             {"MUJOCO_EGL_DEVICE_ID": "99"},
-            "'99' is none of this machine's EGL devices",
+            "'99' is not one of this machine's EGL devices",
         ),
     ],
 )

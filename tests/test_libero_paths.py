@@ -99,7 +99,7 @@ def test_config_file_is_respected(home, tmp_path, monkeypatch, caplog):
         tmp_path / "config"
     )
     file.write_text("bddl_files: [")
-    with pytest.raises(LiberoSetupError, match="no valid YAML"):
+    with pytest.raises(LiberoSetupError, match="not valid YAML"):
         LiberoPaths.find(need_assets=False)
 
 

@@ -277,7 +277,7 @@ def a_server_of_another_kind(handler, **settings):
         ("hello", "refuses: hello"),
         (pack([1, 2]), "not a policy server"),
         (pack({"lerobot_nb": {"protocol": 99}}), "version 99"),
-        (pack({"lerobot_nb": {"protocol": 1}}), "make no sense"),
+        (pack({"lerobot_nb": {"protocol": 1}}), "not valid"),
         (pack({"lerobot_nb": 3}), "version 3"),
     ],
 )

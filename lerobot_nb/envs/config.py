@@ -72,7 +72,7 @@ ObsType = Annotated[str, Setting("pixels_agent_pos, pixels or state (no images)"
 # %% ../../nbs/envs/config.ipynb #a2de8c80
 RenderMode = Annotated[
     Literal["rgb_array"] | None,
-    Setting("rgb_array, or None where nothing is ever rendered besides the observation"),
+    Setting("rgb_array, or None where nothing is rendered except the observation"),
 ]
 Privileged = Annotated[
     bool, Setting("add the simulator's ground truth to the observation, for scripted experts")

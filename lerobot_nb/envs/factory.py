@@ -32,7 +32,7 @@ def make_env(
         )
     elif kwargs:
         raise TypeError(
-            f"the configuration is made already; the arguments {sorted(kwargs)} come too late. Use dataclasses.replace(config, …)"
+            f"the configuration exists already, so the arguments {sorted(kwargs)} can't be applied. Use dataclasses.replace(config, …)"
         )
     envs: Any = config.create_envs(n_envs=n_envs, use_async_envs=use_async_envs)
     if isinstance(envs, LazyVectorEnv):  # one for all

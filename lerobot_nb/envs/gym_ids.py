@@ -280,7 +280,7 @@ def ask_new_process(
     gym_ids: tuple[str, ...], package_name: str | None, gym_kwargs: str, timeout_s: float = 120.0
 ) -> dict[str, str]:
     """What a new process says of each id: "unknown", why it can't be made with `gym_kwargs` (JSON),
-    or an empty text where all is well.
+    or an empty text where nothing is wrong.
 
     RuntimeError where the process gives no answer.
     """
@@ -402,7 +402,7 @@ class GymEnvConfig(EnvConfig):
             )
         if self.privileged:
             raise ValueError(
-                "a Gymnasium environment tells no ground truth, so privileged=True is impossible; use policy='random', or one of your own"
+                "a Gymnasium environment offers no ground truth, so privileged=True is impossible; use policy='random', or one of your own"
             )
         if (self.observation_height, self.observation_width) != (
             EnvConfig.observation_height,

@@ -77,7 +77,7 @@ def camera_names(
     found = {camera: renamed.get(camera, CAMERA_NAMES.get(camera, camera)) for camera in cameras}
     if len(set(found.values())) < len(cameras):
         raise ValueError(
-            f"two pictures would have the same name: {found}; set camera_name_mapping={{'<camera>': '<name>'}}, and name each camera once"
+            f"two images would have the same name: {found}; set camera_name_mapping={{'<camera>': '<name>'}}, and name each camera once"
         )
     return found
 
@@ -100,7 +100,7 @@ CameraName = Annotated[
 ]
 CameraNameMapping = Annotated[
     dict[str, str] | None,
-    Setting("what the cameras' pictures are called, {camera: name}; None for the usual names"),
+    Setting("names of the cameras' images, {camera: name}; None for the usual names"),
 ]
 ControlMode = Annotated[
     Literal["relative", "absolute"],

@@ -279,7 +279,7 @@ def _read_config() -> dict[str, str]:
         entries = yaml.safe_load(file.read_text())
     except yaml.YAMLError as error:
         raise LiberoSetupError(
-            f"{file} is no valid YAML: {error}. Correct it, or remove it and the default folders are used."
+            f"{file} is not valid YAML: {error}. Correct it, or remove it and the default folders are used."
         ) from error
     if not isinstance(entries, dict):
         raise LiberoSetupError(

@@ -123,7 +123,7 @@ def egl_candidates(
     if device_id is not None:
         if not device_id.isdigit() or int(device_id) >= len(devices):
             raise RenderingError(
-                f"MUJOCO_EGL_DEVICE_ID={device_id!r} is none of this machine's EGL devices: {', '.join(map(str, devices)) or 'there are none'}. "
+                f"MUJOCO_EGL_DEVICE_ID={device_id!r} is not one of this machine's EGL devices: {', '.join(map(str, devices)) or 'there are none'}. "
                 "Set it to one of these numbers, or unset it.",
                 mend="unset MUJOCO_EGL_DEVICE_ID",
                 by_setting=True,
@@ -242,7 +242,7 @@ def _probe(backend: str, device_id: str | None, cuda_visible_devices: str | None
             candidates = egl_candidates(_list_egl_devices(), device_id, cuda_visible_devices)
             if not candidates:
                 raise RenderingError(
-                    f"CUDA_VISIBLE_DEVICES={cuda_visible_devices!r} hides every EGL device of this machine; MUJOCO_EGL_DEVICE_ID picks one all the same"
+                    f"CUDA_VISIBLE_DEVICES={cuda_visible_devices!r} hides every EGL device of this machine; MUJOCO_EGL_DEVICE_ID still selects one"
                 )
             for device in candidates:
                 os.environ["MUJOCO_EGL_DEVICE_ID"] = str(device)
@@ -352,7 +352,7 @@ def _find_gl() -> GlChoice:
     wished = os.environ.get("MUJOCO_GL", "").strip().lower()
     if wished in _SWITCHED_OFF:
         raise RenderingError(
-            f"MUJOCO_GL={wished} switches drawing off, and pictures are asked for: unset MUJOCO_GL, or ask for none (obs_type=state and render=none).",
+            f"MUJOCO_GL={wished} turns rendering off, but images are needed: unset MUJOCO_GL, or run without images (obs_type=state and render=none).",
             mend="unset MUJOCO_GL",
             by_setting=True,
         )

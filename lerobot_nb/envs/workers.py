@@ -215,7 +215,7 @@ class Worker:
         """Send a message that the host's `answer_bytes` takes as it is."""
         if self.busy:
             raise RuntimeError(
-                f"{self.name} is still at its last command; receive() the answer first"
+                f"{self.name} has not answered its last command yet; call receive() first"
             )
         try:
             self.connection.send_bytes(message)
@@ -237,7 +237,7 @@ class Worker:
             exception of the environment.
         """
         if not self.busy:
-            raise RuntimeError(f"{self.name} was sent nothing that it could answer")
+            raise RuntimeError(f"{self.name} was sent no command, so there is no answer to receive")
         self.wait_started(timeout_s)
         return self._read(timeout_s)
 
@@ -376,7 +376,7 @@ class LocalWorker:
     def _run(self, job: Callable[[], Any]) -> None:
         if self.busy:
             raise RuntimeError(
-                f"{self.name} is still at its last command; receive() the answer first"
+                f"{self.name} has not answered its last command yet; call receive() first"
             )
         self.busy = True
         try:
@@ -391,7 +391,7 @@ class LocalWorker:
 
     def receive(self, timeout_s: float | None = None) -> Any:
         if not self.busy:
-            raise RuntimeError(f"{self.name} was sent nothing that it could answer")
+            raise RuntimeError(f"{self.name} was sent no command, so there is no answer to receive")
         self.busy = False
         (value, error), self._outcome = self._outcome, (None, None)
         if error is not None:

@@ -172,7 +172,7 @@ def evaluate(
     plan = Plan(benchmark.tasks, config.n_episodes, config.seed)
     placement = choose_placement(config, policy)
     if resume and output_dir is None:
-        raise ValueError("resume=True needs output_dir, the folder of the run to go on with")
+        raise ValueError("resume=True needs output_dir, the folder of the run to continue")
 
     gl = benchmark.choose_gl(videos)
     warnings = plan.warnings() + benchmark.check(config.use_async_envs)

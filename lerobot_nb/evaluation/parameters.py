@@ -56,7 +56,7 @@ class Parameter:
     group: str
 
     def check(self, value: Any) -> Any:
-        """The value in its proper type; ValueError if it has none."""
+        """The value in its proper type; ValueError if it can't be converted."""
         if value is None and self.optional:
             return None
         if self.kind == "json" and isinstance(value, str):
@@ -64,7 +64,7 @@ class Parameter:
                 value = json.loads(value)
             except ValueError as error:
                 raise ValueError(
-                    f"{self.name}={value!r} is no JSON ({error}); it must be {_KINDS['json']}"
+                    f"{self.name}={value!r} is not JSON ({error}); it must be {_KINDS['json']}"
                 ) from None
         if self.kind == "str" and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)  # papermill reads `-p task 10` as a number
@@ -83,7 +83,7 @@ class Parameter:
         return dict(value) if self.kind == "json" else value
 
     def parse(self, text: str) -> Any:
-        """The value that a text from a command line stands for; ValueError if it stands for none."""
+        """The value that a text from a command line stands for; ValueError if it is not one."""
         if not text.strip() and self.kind != "json":
             raise ValueError(
                 f"{self.name} is empty; leave it out{', or write None' if self.optional else ''}"
@@ -220,14 +220,14 @@ class EvalParameters:
         if self.render.strip().lower() == "none" and self.n_episodes_to_render:
             n = self.n_episodes_to_render
             raise ValueError(
-                f"render='none' films nothing, and n_episodes_to_render={n} asks for videos; leave one of them out, or write render='first:{n}'"
+                f"render='none' makes no videos, and n_episodes_to_render={n} asks for videos; leave one of them out, or write render='first:{n}'"
             )
         if self.task is not None and not self.task.strip():
             raise ValueError(
                 "task is empty; name a suite or a task, or leave it out (None) for a few quick ones"
             )
         if self.resume and self.output_dir is None:
-            raise ValueError("resume=True needs output_dir, the folder of the run to go on with")
+            raise ValueError("resume=True needs output_dir, the folder of the run to continue")
 
     # made from other places
     @classmethod

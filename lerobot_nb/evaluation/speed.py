@@ -586,7 +586,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print one measurement as JSON."""
     parser = ArgumentParser(
         prog="python -m lerobot_nb.evaluation.speed",
-        description="Throughput beside yardsticks, all in one run. Leave the machine idle.",
+        description="Measure throughput and compare it with baselines, all in one run. Leave the machine idle.",
     )
     parser.add_argument("what", choices=["metaworld", "libero", "slots", "switch", "lerobot"])
     parser.add_argument(

@@ -55,7 +55,7 @@ class RenderRule:
         if text == "none":
             if n_episodes_to_render:
                 raise ValueError(
-                    f"render='none' films nothing, but n_episodes_to_render={n_episodes_to_render}; write render='first:{n_episodes_to_render}'"
+                    f"render='none' makes no videos, but n_episodes_to_render={n_episodes_to_render}; write render='first:{n_episodes_to_render}'"
                 )
             return cls(n_first=0)
         if text in ("all", "failures"):
@@ -122,7 +122,7 @@ class VideoWriter:
         VideoError if it can't be encoded.
         """
         if self._closed:
-            raise VideoError(f"{self.path} is closed; a frame came too late")
+            raise VideoError(f"{self.path} is closed; no frame can be added")
         frame = np.asarray(frame)
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or 0 in frame.shape:
             raise VideoError(

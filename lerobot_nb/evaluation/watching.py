@@ -78,7 +78,7 @@ class RecordTail:
             return EpisodeRecord.from_json(line.decode())
         except (ValueError, TypeError) as error:
             raise RunFolderError(
-                f"{self.path}, line {self._line} is no episode record: {error}. Delete that line, and the episode runs again when the run is resumed"
+                f"{self.path}, line {self._line} is not an episode record: {error}. Delete that line, and the episode runs again when the run is resumed"
             ) from error
 
 # %% ../../nbs/evaluation/watching.ipynb #4bd7ef2d

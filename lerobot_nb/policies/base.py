@@ -564,12 +564,12 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
     ValueError
         For a name that is not known
     TypeError
-        For an object that is no policy.
+        For an object that is not a policy.
     """
     if isinstance(policy, Policy):
         if kwargs:
             raise TypeError(
-                f"{policy.name} is built already; the arguments {sorted(kwargs)} come too late"
+                f"{policy.name} is built already, so the arguments {sorted(kwargs)} can't be applied"
             )
         return _checked(policy)
     if not isinstance(policy, str):

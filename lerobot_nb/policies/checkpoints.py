@@ -211,7 +211,7 @@ def checkpoint_class(source: str) -> str:
         return "lerobot_nb.policies.lerobot_policy:LerobotPolicy"
     if not isinstance(named, str) or not re.fullmatch(r"lerobot_nb\.[\w.]+:\w+", named):
         raise PolicyLoadError(
-            f"{source}: config.json names the class {named!r}, which is not of this package, and code that a file names is not run unasked; "
+            f"{source}: config.json names the class {named!r}, which is not of this package, and code that a file names is not run without your consent; "
             f"if you trust it, name it yourself: policy={named!r}, policy_kwargs={{'checkpoint': {source!r}}}"
         )
     return named
@@ -226,11 +226,11 @@ def weights_file(checkpoint: Checkpoint, allow_pickle: bool = False) -> Path:
         return path
     if (checkpoint.folder / "adapter_config.json").is_file():
         raise PolicyLoadError(
-            f"{checkpoint.source} holds an adapter (PEFT) and no whole policy; merge it into its base model and save that: model.merge_and_unload()"
+            f"{checkpoint.source} holds an adapter (PEFT), not a whole policy; merge it into its base model and save that: model.merge_and_unload()"
         )
     if (checkpoint.folder / "model.safetensors.index.json").is_file():
         raise PolicyLoadError(
-            f"{checkpoint.source} is cut into several safetensors files, which lerobot does not load; save it again as one file"
+            f"{checkpoint.source} is split into several safetensors files, which lerobot does not load; save it again as one file"
         )
     pickles = sorted(entry for entry in checkpoint.folder.iterdir() if entry.suffix in _PICKLES)
     if not pickles:

@@ -82,7 +82,7 @@ def serve_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no_token",
         action="store_true",
-        help="listen on the network without a token: whoever reaches the port can use the policy",
+        help="listen on the network without a token: anyone who reaches the port can use the policy",
     )
     return parser
 

@@ -204,7 +204,7 @@ def _load_weights(checkpoint: Checkpoint, config: Any, weights: Path) -> Any:
 
     if getattr(config, "use_peft", False):
         raise PolicyLoadError(
-            f"{checkpoint.source} is an adapter (PEFT) and no whole policy; merge it into its base model and save that: model.merge_and_unload()"
+            f"{checkpoint.source} is an adapter (PEFT), not a whole policy; merge it into its base model and save that: model.merge_and_unload()"
         )
     said = io.StringIO()
     try:
@@ -607,7 +607,7 @@ class LerobotObject(Policy):
     Raises
     ------
     PolicyLoadError
-        For a policy that can't act on what its configuration describes, as one that wants language
+        For a policy that can't act on what its configuration describes, as one that needs language
         tokens can't without its preprocessor.
     """
 

@@ -370,7 +370,7 @@ class LiberoExpert(Policy):
     def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> NDArray[np.float32]:
         if "privileged" not in batch:
             raise KeyError(
-                "the expert reads the true state: make the environment with privileged=True"
+                "the expert needs the simulator's ground truth: make the environment with privileged=True"
             )
         actions = np.empty((len(slots), 1, 7), dtype=np.float32)
         for row, slot in enumerate(slots):

@@ -49,7 +49,7 @@ class MetaworldExpert(Policy):
     def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> np.ndarray:
         if "privileged" not in batch:
             raise KeyError(
-                "the scripted expert reads the true state: make the environment with privileged=True"
+                "the scripted expert needs the simulator's ground truth: make the environment with privileged=True"
             )
         actions = np.empty((len(slots), 1, 4), dtype=np.float32)
         for row, (slot, state) in enumerate(zip(slots, batch["privileged"])):

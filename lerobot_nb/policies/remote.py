@@ -55,14 +55,14 @@ def _pack_array(value: Any) -> Any:
 
 
 def unpack(data: bytes) -> Any:
-    """The message that `pack` (or openpi) made. ValueError for bytes that are none."""
+    """The message that `pack` (or openpi) made. ValueError for bytes that are not such a message."""
     import msgpack
 
     try:
         return msgpack.unpackb(data, object_hook=_unpack_array)
     except Exception as error:
         raise ValueError(
-            f"{len(data)} bytes that are not a message in msgpack: {type(error).__name__}: {error}"
+            f"{len(data)} bytes that are not a msgpack message: {type(error).__name__}: {error}"
         ) from None
 
 
@@ -180,7 +180,7 @@ def decode_episode(data: Mapping[str, Any]) -> Episode:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"an episode that makes no sense: {type(error).__name__}: {error}"
+            f"not a valid description of an episode: {type(error).__name__}: {error}"
         ) from None
 
 # %% ../../nbs/policies/remote.ipynb #4a475409
@@ -243,7 +243,7 @@ class ServerInfo:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise PolicyLoadError(
-                f"{address}: the server's metadata make no sense: {type(error).__name__}: {error}"
+                f"{address}: the server's metadata is not valid: {type(error).__name__}: {error}"
             ) from None
 
 
@@ -386,7 +386,7 @@ class RemotePolicy(Policy):
     def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray[Any, Any]:
         if self._forgotten & set(slots):
             raise PolicyLost(
-                f"the policy server at {self.address} was away, and no longer knows these episodes"
+                f"the policy server at {self.address} was disconnected, and no longer knows these episodes"
             )
         messages = [self._message(slot, batch, row) for row, slot in enumerate(slots)]
         try:

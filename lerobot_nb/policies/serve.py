@@ -393,11 +393,11 @@ def _read(message: str | bytes) -> tuple[dict[str, Any], Episode | None, bool]:
     it makes no sense.
     """
     if isinstance(message, str):
-        raise ValueError(f"it is the text {message[:40]!r}; it has to be msgpack")
+        raise ValueError(f"it is the text {message[:40]!r}; it must be msgpack")
     row = unpack(message)
     if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
         raise ValueError(
-            f"it holds {type(row).__name__}; it has to be a dictionary of arrays with texts for names"
+            f"it holds {type(row).__name__}; it must be a dictionary of arrays whose keys are texts"
         )
     said, reset = row.pop("lerobot_nb", None), row.pop("reset", False)
     if said is not None and not isinstance(said, dict):

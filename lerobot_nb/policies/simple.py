@@ -54,7 +54,7 @@ def sample_actions(action_space: Any, rng: np.random.Generator, n_actions: int) 
         # drawn as int8, the numbers would depend on n_actions
         return rng.integers(2, size=(n_actions, *action_space.shape)).astype(np.int8)
     raise ValueError(
-        f"no actions can be made up for {action_space}; allowed are Box, Discrete, MultiDiscrete and MultiBinary"
+        f"no random actions can be drawn for {action_space}; allowed are Box, Discrete, MultiDiscrete and MultiBinary"
     )
 
 # %% ../../nbs/policies/simple.ipynb #8921ab13

@@ -110,7 +110,7 @@ def compare_command(argv: Sequence[str] | None = None) -> int:
     if len(arguments.folders) < 2:
         parser.error("a comparison needs two or more run folders")
     if arguments.fail_if_worse_by is None and (arguments.strict or arguments.allow_missing):
-        parser.error("--strict and --allow-missing go with --fail-if-worse-by X")
+        parser.error("--strict and --allow-missing need --fail-if-worse-by X")
     from lerobot_nb.results.comparison import (
         compare_runs,
         comparison_json,

@@ -456,5 +456,5 @@ def read_eval_info_of(files: RunFolder) -> dict[str, Any] | None:
         return upgrade_eval_info(known, str(files.eval_info_path))
     except ValueError as error:
         raise RunFolderError(
-            f"{files.eval_info_path} is damaged: {error}. Delete it: the sums are made again from the records"
+            f"{files.eval_info_path} is damaged: {error}. Delete it: the summary is made again from the records"
         ) from None

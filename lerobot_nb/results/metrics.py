@@ -454,7 +454,7 @@ def build_parser(prog: str = "python -m lerobot_nb.results.metrics") -> argparse
         "--allow-missing",
         "--allow_missing",
         action="store_true",
-        help="exit with 0 also if there is no usable eval_info.json, or nobody says what was evaluated",
+        help="exit with 0 also if there is no usable eval_info.json, or what was evaluated is not known",
     )
     return parser
 

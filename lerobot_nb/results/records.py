@@ -300,7 +300,9 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[EpisodeRecord]:
             except (ValueError, TypeError) as error:  # json and unicode errors are ValueErrors
                 if not line.endswith(b"\n"):
                     return
-                raise ValueError(f"{path}, line {number} is no episode record: {error}") from error
+                raise ValueError(
+                    f"{path}, line {number} is not an episode record: {error}"
+                ) from error
             yield record
 
 

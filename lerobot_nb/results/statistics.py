@@ -272,7 +272,7 @@ def bootstrap_mean_interval(
         raise ValueError("a mean needs at least one value")
     if not all(np.all(np.isfinite(task)) for task in tasks):
         raise ValueError(
-            "the values hold NaN or infinity: name the episodes they come from, and leave them out knowingly"
+            "the values hold NaN or infinity: name the episodes they come from, and exclude them deliberately"
         )
     sizes, sums = (
         np.array([len(task) for task in tasks], float),

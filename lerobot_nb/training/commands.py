@@ -63,10 +63,7 @@ def record_parser() -> ArgumentParser:
         help="standard deviation of noise on each action, in the units of actions (default: 0)",
     )
     parser.add_argument(
-        "--failures",
-        action="store_true",
-        default=False,
-        help="keep episodes that did not succeed as well",
+        "--failures", action="store_true", default=False, help="also keep episodes without success"
     )
     parser.add_argument(
         "--finish",
@@ -145,7 +142,7 @@ def _finish(
 
     if given:
         raise ValueError(
-            f"--{next(iter(given))} has no meaning beside --finish, which runs nothing; leave it out"
+            f"--{next(iter(given))} can't be combined with --finish, which runs nothing; leave it out"
         )
     return rescue_recording(
         interrupted, folder, recorded_config(interrupted), "all" if failures else "successes"
