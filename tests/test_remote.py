@@ -290,7 +290,7 @@ def test_metadata_that_make_no_sense(greeting, words):
 @pytest.mark.parametrize(
     "answer, words",
     [
-        (b"\xc1", "not a message"),
+        (b"\xc1", "not a msgpack message"),
         (pack([1]), "answered with list"),
         (pack({"action": 1}), "answered with dict with .'action'."),
         (pack({"actions": [1, 2]}), "answered with dict"),
@@ -299,7 +299,7 @@ def test_metadata_that_make_no_sense(greeting, words):
         ("oh no", "raised: oh no"),
         (
             pack({b"__ndarray__": True, b"data": b"1", b"dtype": "|O", b"shape": [1]}),
-            "not a message",
+            "not a msgpack message",
         ),
         (pack({"actions": np.full((1, 2), np.nan)}), "non-finite"),
     ],
