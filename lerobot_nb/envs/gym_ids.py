@@ -6,12 +6,13 @@
 __all__ = ['GymIdEnv', 'GymEnvConfig']
 
 # %% ../../nbs/envs/gym_ids.ipynb #228f2ba8
+import atexit
 import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -93,6 +94,8 @@ class GymIdEnv(gymnasium.Env):
         if episode_length is not None:
             options["max_episode_steps"] = episode_length
         self._make = functools.partial(gymnasium.make, spec, disable_env_checker=True, **options)
+        self._drawn = False
+        self._at_exit: Callable[[], None] | None = None
         self._env: Any = self._make()
         assert self._env.spec is not None
         self.max_episode_steps = self._max_episode_steps = self._env.spec.max_episode_steps
@@ -127,6 +130,7 @@ class GymIdEnv(gymnasium.Env):
         if self._env is None:
             self._env = self._make()
         observation, info = self._env.reset(seed=seed, options=options or None)
+        self._close_last()
         self._running = True
         instruction = (
             self._own_description or info.get("task_description") or self._instruction(observation)
@@ -196,13 +200,28 @@ class GymIdEnv(gymnasium.Env):
 
             choose_gl_backend()
         picture: np.ndarray = self._env.render()
+        if not self._drawn:
+            self._drawn = True
+            self._close_last()
         return picture
 
     def close(self) -> None:
         """Free the environment. A later `reset` makes it again."""
         env, self._env, self._running = self._env, None, False
+        self._drawn = False
         if env is not None:
+            if self._at_exit is not None:
+                atexit.unregister(self._at_exit)
             env.close()
+
+    def _close_last(self) -> None:
+        """Called whenever MuJoCo may have opened OpenGL, in `reset` or for the first picture."""
+        if "mujoco" in sys.modules and self.render_mode is not None:
+            from lerobot_nb.envs.rendering import close_at_exit
+
+            if self._at_exit is not None:
+                atexit.unregister(self._at_exit)
+            self._at_exit = close_at_exit(self)
 
     def _with_success(self, info: dict[str, Any]) -> dict[str, Any]:
         """The environment's own info where that says it plainly or says nothing, else a copy with

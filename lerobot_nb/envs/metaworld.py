@@ -9,7 +9,6 @@ __all__ = ['TASK_DESCRIPTIONS', 'TASK_GROUPS', 'MetaworldEnv', 'MetaworldEnvConf
 import atexit
 import importlib.metadata
 import importlib.util
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -310,7 +309,7 @@ class MetaworldEnv(gymnasium.Env):
         return self._picture.copy()
 
     def _start_renderer(self) -> None:
-        from lerobot_nb.envs.rendering import choose_gl_backend
+        from lerobot_nb.envs.rendering import choose_gl_backend, close_at_exit
 
         choose_gl_backend()
         import mujoco
@@ -318,16 +317,7 @@ class MetaworldEnv(gymnasium.Env):
         renderer = mujoco.Renderer(
             self._simulator.model, height=self.observation_height, width=self.observation_width
         )
-        still_there = weakref.ref(renderer)
-        # for an environment that nobody closed: when Python tears itself down, OpenGL is gone
-        # before the renderer is
-
-        def close() -> None:
-            here: Any = still_there()
-            if here is not None:
-                here.close()
-
-        self._at_exit = atexit.register(close)
+        self._at_exit = close_at_exit(renderer)
         self._renderer = renderer
 
 

@@ -6,6 +6,7 @@
 __all__ = ['RenderingError', 'GlChoice', 'choose_gl_backend']
 
 # %% ../../nbs/envs/rendering.ipynb #6e406247
+import atexit
 import ctypes
 import importlib.util
 import json
@@ -14,7 +15,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -447,3 +449,17 @@ def without_cuda_visible_devices() -> AbstractContextManager[None]:
     choose_gl_backend before.
     """
     return environment_variables(CUDA_VISIBLE_DEVICES=None)
+
+# %% ../../nbs/envs/rendering.ipynb #c10e0a7f
+def close_at_exit(thing: Any) -> Callable[[], None]:
+    """Close `thing` when Python ends, if it is still there. Call this after an OpenGL context was
+    opened. The function that comes back is what `atexit.unregister` takes.
+    """
+    still_there = weakref.ref(thing)
+
+    def close() -> None:
+        here = still_there()
+        if here is not None:
+            here.close()
+
+    return atexit.register(close)

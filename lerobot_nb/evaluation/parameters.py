@@ -529,11 +529,38 @@ class EvalParameters:
 _OF_NOTEBOOKS = ("In", "Out", "exit", "quit", "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
 
 
-def page_folder(namespace: Mapping[str, Any]) -> Path:
-    """The folder of the notebook whose variables these are: papermill's output
-    (`--inject-output-path`), or the notebook that Jupyter shows; else the current folder.
+def _papermill_output() -> str | None:
+    """Where papermill writes the notebook that runs here, as its command line says; None where
+    this is not the kernel of a papermill that was started so.
     """
-    path = namespace.get("PAPERMILL_OUTPUT_PATH") or os.environ.get("JPY_SESSION_NAME")
+    import psutil
+
+    try:
+        parent = psutil.Process().parent()
+        words, folder = (parent.cmdline(), parent.cwd()) if parent is not None else ([], "")
+    except psutil.Error:  # another user's process
+        return None
+    # python /…/papermill …, or python -m papermill …
+    start = next((i for i, word in enumerate(words[:3]) if Path(word).name == "papermill"), None)
+    if start is None:
+        return None
+    from papermill.cli import papermill as command
+
+    asked = command.make_context("papermill", words[start + 1 :], resilient_parsing=True).params
+    output = asked.get("output_path")
+    return str(Path(folder, output)) if output and "://" not in output else None
+
+
+def page_folder(namespace: Mapping[str, Any]) -> Path:
+    """The folder of the notebook whose variables these are: papermill's output, or the notebook
+    that Jupyter shows; else the current folder. From Python papermill has to be told to say it:
+    `execute_notebook(…, {"PAPERMILL_OUTPUT_PATH": output})`.
+    """
+    path = (
+        namespace.get("PAPERMILL_OUTPUT_PATH")
+        or _papermill_output()
+        or os.environ.get("JPY_SESSION_NAME")
+    )
     return Path(path).parent if path and Path(path).parent.is_dir() else Path()
 
 

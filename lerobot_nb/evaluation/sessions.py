@@ -242,7 +242,7 @@ def run_session(
 
     status, reason = RunStatus.INTERRUPTED, None
     with log_file(folder.log_path), signals_raise():
-        for warning in manifest["warnings"]:
+        for warning in manifest["warnings"]:  # said here alone: the display doesn't repeat them
             _log.warning("%s", warning)
         _log.info(
             "episodes to run: %d; slots: %d; spare workers: %d; policy %s in the %s",
@@ -254,14 +254,7 @@ def run_session(
             extra={"event": "start"},
         )
         try:
-            _run_episodes(
-                runner,
-                folder,
-                finished,
-                progress,
-                f"{benchmark.name}, {policy.name}",
-                manifest["warnings"],
-            )
+            _run_episodes(runner, folder, finished, progress, f"{benchmark.name}, {policy.name}")
             status, reason = (
                 (RunStatus.STOPPED, runner.stopped)
                 if runner.stopped
@@ -312,17 +305,10 @@ def now() -> str:
 
 
 def _run_episodes(
-    runner: Any,
-    folder: RunFolder,
-    finished: FinishedEpisodes,
-    progress: Any,
-    description: str,
-    warnings: list[str],
+    runner: Any, folder: RunFolder, finished: FinishedEpisodes, progress: Any, description: str
 ) -> None:
     """Every record goes to the folder, then to the display."""
     if progress is not None:
-        for warning in warnings:
-            progress.log(warning)
         progress.start(len(runner.plan), description, len(finished.keys), finished.tally)
     # closed at once, also where a traceback keeps this frame alive
     with contextlib.closing(runner.run()) as records:
