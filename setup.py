@@ -10,7 +10,7 @@ parser = ConfigParser(delimiters=["="])
 parser.read(HERE / "settings.ini", encoding="utf-8")
 settings = parser["DEFAULT"]
 
-EXTRAS = ("metaworld", "libero", "lerobot", "notebook", "dev")
+EXTRAS = ("metaworld", "libero", "lerobot", "notebook", "rerun", "dev")
 extras = {name: settings[f"{name}_requirements"].split() for name in EXTRAS}
 extras["all"] = sorted(
     {

@@ -42,7 +42,10 @@ SUBCOMMANDS = {
         "show a running evaluation, from another terminal, until it ends",
         "lerobot_nb.evaluation.watching:watch_command",
     ),
-    "report": ("print the table of a run", "lerobot_nb.cli:report_command"),
+    "report": (
+        "print the table of a run; write it as a page, figures, or for other tools",
+        "lerobot_nb.results.commands:report_command",
+    ),
     "compare": (
         "compare runs episode by episode; a regression gate for CI",
         "lerobot_nb.results.commands:compare_command",
@@ -390,22 +393,6 @@ def _print_result(folder: Path) -> None:
     print(f"\nrun folder: {folder}")
 
 # %% ../nbs/cli.ipynb #ded256f1
-def report_command(argv: Sequence[str]) -> int:
-    """`lerobot-nb report`; returns the exit code."""
-    parser = ArgumentParser(
-        prog="lerobot-nb report", description="Print the table of a run, finished or not."
-    )
-    parser.add_argument("folder", help="run folder")
-    parser.add_argument("--markdown", action="store_true", help="as Markdown, for a pull request")
-    arguments = parser.parse_args(argv)
-    from lerobot_nb.results.report import Report
-
-    text, code = _usage_errors(parser, lambda: Report(arguments.folder).text(arguments.markdown))
-    if text is not None:
-        print(text)
-    return code
-
-
 def rerun_command(argv: Sequence[str]) -> int:
     """`lerobot-nb rerun`; returns the exit code: 0 if the episode is equal to its record, 1 if it
     differs.

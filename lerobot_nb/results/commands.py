@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/results/commands.ipynb #901f5677
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from ..envs.arguments import ArgumentParser
@@ -297,3 +297,104 @@ def merge_command(argv: Sequence[str] | None = None) -> int:
     print(terminal_text(Report(folder).text(), lines=True))
     print(terminal_text(f"\nrun folder: {folder}"))
     return 0
+
+# %% ../../nbs/results/commands.ipynb #report01
+def report_parser() -> argparse.ArgumentParser:
+    """The options of `lerobot-nb report`."""
+    parser = ArgumentParser(
+        prog="lerobot-nb report",
+        description="Print the table of a run, finished or not; write it as a page, figures, or for other tools.",
+        epilog="Exit codes: 0 printed and written; 2 wrong usage, no such run, or a file can't be written.",
+    )
+    parser.add_argument("folder", metavar="RUN", help="run folder")
+    parser.add_argument(
+        "--format",
+        choices=("text", "markdown", "latex"),
+        default="text",
+        help="of the table (default: text)",
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="the same as --format markdown, for a pull request"
+    )
+    group = parser.add_argument_group("written besides")
+    group.add_argument("--html", metavar="FILE", help="the report as one HTML page")
+    group.add_argument(
+        "--link_videos",
+        "--link-videos",
+        action="store_true",
+        help="with --html: link videos instead of putting them into the page",
+    )
+    group.add_argument(
+        "--figures", action="store_true", help="PNG and SVG of every figure, in figures/ of the run"
+    )
+    group.add_argument(
+        "--grids",
+        action="store_true",
+        help="with --figures: a video for each task, which shows its episodes side by side",
+    )
+    group.add_argument("--parquet", metavar="FILE", help="episodes, for pandas and others")
+    group.add_argument(
+        "--model_card",
+        "--model-card",
+        metavar="FILE",
+        help="results as the YAML header of a model card (model-index)",
+    )
+    group.add_argument(
+        "--push", metavar="USER/MODEL", help="send them to the model card on the Hugging Face Hub"
+    )
+    group.add_argument("--robostats", metavar="FILE", help="episodes in robostats' JSON lines")
+    group.add_argument(
+        "--rerun", metavar="FILE", help="a Rerun recording (.rrd) of the episodes with a video"
+    )
+    return parser
+
+
+def report_command(argv: Sequence[str] | None = None) -> int:
+    """`lerobot-nb report`; returns the exit code."""
+    parser = report_parser()
+    arguments = parser.parse_args(argv)
+    for name, other in (("link_videos", "html"), ("grids", "figures")):
+        if getattr(arguments, name) and not getattr(arguments, other):
+            parser.error(f"--{name} goes with --{other}")
+    from lerobot_nb.results.report import Report
+    from lerobot_nb.results.tables import TABLE_FORMATS
+
+    kind = "markdown" if arguments.markdown else arguments.format
+    print(_usage_errors(parser, lambda: TABLE_FORMATS[kind](Report(arguments.folder).eval_info)))
+    for line in _usage_errors(parser, lambda: list(_written(arguments))):
+        print(terminal_text(line), file=sys.stderr)
+    return 0
+
+
+def _written(arguments: argparse.Namespace) -> Iterator[str]:
+    """Write what is asked for; yields a line for each."""
+    folder = arguments.folder
+    if arguments.html:
+        from lerobot_nb.results.html_report import write_html_report
+
+        yield f"page: {write_html_report(folder, arguments.html, embed=not arguments.link_videos)}"
+    if arguments.figures:
+        from lerobot_nb.results.html_report import save_figures
+
+        yield from (f"figure: {path}" for path in save_figures(folder, grids=arguments.grids))
+    if arguments.parquet or arguments.robostats or arguments.rerun:
+        from lerobot_nb.results.exporting import write_parquet, write_rerun, write_robostats
+
+        if arguments.parquet:
+            yield f"episodes: {write_parquet([folder], arguments.parquet)}"
+        if arguments.robostats:
+            n, left_out = write_robostats(folder, arguments.robostats)
+            yield f"robostats: {arguments.robostats}, {n} episodes; {left_out} without a verdict are left out"
+        if arguments.rerun:
+            n = write_rerun(folder, arguments.rerun)
+            yield f"rerun: {arguments.rerun}, {n} episodes"
+    if arguments.model_card or arguments.push:
+        from lerobot_nb.results.exporting import model_card_snippet, push_model_card
+
+        if arguments.model_card:
+            from lerobot_nb.results.records import write_text_atomic
+
+            write_text_atomic(arguments.model_card, model_card_snippet(folder))
+            yield f"model card: {arguments.model_card}"
+        if arguments.push:
+            yield f"pushed: {push_model_card(folder, arguments.push)}"
