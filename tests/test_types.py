@@ -1,4 +1,4 @@
-"""Types: what mypy checks, and the list of modules that it doesn't check yet."""
+"""Types: mypy checks every module strictly."""
 
 import re
 from pathlib import Path
@@ -7,24 +7,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
-
-NOT_YET = {
-    "lerobot_nb.envs.transport",
-    "lerobot_nb.envs.workers",
-    "lerobot_nb.evaluation.episode",
-    "lerobot_nb.evaluation.parameters",
-    "lerobot_nb.evaluation.runner",
-    "lerobot_nb.evaluation.video",
-    "lerobot_nb.policies.base",
-    "lerobot_nb.results.report",
-    "lerobot_nb.results.run_folder",
-    "lerobot_nb.policies.asking",
-    "lerobot_nb.evaluation.host",
-    "lerobot_nb.envs.host",
-    "lerobot_nb.envs.cores",
-    "lerobot_nb.evaluation.sessions",
-}
-"""Modules that were not strictly typed when mypy came. None may join them."""
 
 
 def settings() -> dict:
@@ -40,8 +22,8 @@ def excused() -> set[str]:
     }
 
 
-def test_the_list_of_excuses_only_becomes_shorter():
-    assert excused() <= NOT_YET
+def test_no_module_is_excused():
+    assert not excused()
 
 
 def test_strict_over_the_package_and_nothing_else_is_switched_off():

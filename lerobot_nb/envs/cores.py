@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 # %% ../../nbs/envs/cores.ipynb #c44290ec
-def usable_cores(cgroup_root: str | os.PathLike = "/sys/fs/cgroup") -> int:
+def usable_cores(cgroup_root: str | os.PathLike[str] = "/sys/fs/cgroup") -> int:
     """Cores this process may use, at least 1: the CPU affinity, and the quota of its control group
     (v2 or v1) where there is one.
     """

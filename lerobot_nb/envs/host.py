@@ -32,7 +32,7 @@ class EnvHost:
         Names of the methods that may be called from outside.
     """
 
-    commands = (
+    commands: tuple[str, ...] = (
         "build",
         "warm",
         "reset",
@@ -44,14 +44,14 @@ class EnvHost:
         "release",
     )
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.env: Any = None
         self.factory: EnvFactory | None = None
         self.shares_memory = False  # whether observations are written to a shared block
         self.fresh = False  # whether `observation` was set since it was last sent
         self._observation: Any = None
         # a subclass may answer raw messages
-        self.answer_bytes: Callable[[bytes], bytes] | None = None
+        self.answer_bytes: Callable[[bytes], bytes] = _no_bytes
         # tells the parent that a long command is still going
         self.heartbeat: Callable[[bytes], None] = lambda message: None
         # held while a message is sent
@@ -66,7 +66,7 @@ class EnvHost:
     def observation(self, observation: Any) -> None:
         self._observation, self.fresh = observation, observation is not None
 
-    def build(self, factory: EnvFactory) -> dict:
+    def build(self, factory: EnvFactory) -> dict[str, Any]:
         """Make the environment of `factory` the live one; a simulator that is the right one already
         stays. Returns its spaces and metadata.
         """
@@ -82,18 +82,21 @@ class EnvHost:
             "spec": env.spec if _can_pickle(env.spec) else None,
         }
 
-    def warm(self, factory: EnvFactory) -> dict:
+    def warm(self, factory: EnvFactory) -> dict[str, Any]:
         """`build`, and start the simulator of an environment that is lazy about it."""
         described = self.build(factory)
         self._live().reset(seed=0)
         return described
 
-    def reset(self, seed: int | None = None, options: dict | None = None) -> dict:
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        info: dict[str, Any]
         observation, info = self._live().reset(seed=seed, options=options)
         self.observation = checked_observation(observation, "reset")
         return info
 
-    def step(self, action: Any) -> tuple[float, bool, bool, dict]:
+    def step(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self._live().step(action)
         self.observation = checked_observation(observation, "step")
         return checked_reward(reward), bool(terminated), bool(truncated), info
@@ -101,7 +104,9 @@ class EnvHost:
     def render(self) -> Any:
         return self._live().render()
 
-    def call(self, name: str, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def call(
+        self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """The attribute `name` of the environment, called where it can be called."""
         found = self._live().get_wrapper_attr(name)
         return found(*args, **(kwargs or {})) if callable(found) else found
@@ -126,6 +131,10 @@ class EnvHost:
         if self.env is None:
             raise RuntimeError("this worker has no environment yet: send it build(factory) first")
         return self.env
+
+
+def _no_bytes(message: bytes) -> bytes:
+    raise RuntimeError(f"this worker takes commands, not raw messages; got {message[:20]!r}")
 
 
 def _can_pickle(thing: Any) -> bool:
@@ -168,7 +177,7 @@ class _Server:
             value = getattr(self.host, command)(*args, **kwargs)
             new_block = self._match_space()
             unshared = self._publish()
-            size = self.block.n_bytes if new_block else None
+            size = self.block.n_bytes if new_block and self.block is not None else None
             return PICKLED + pickle.dumps(
                 ("ok", value, unshared, self.space if new_block else None, size),
                 pickle.HIGHEST_PROTOCOL,
@@ -283,7 +292,7 @@ def worker_main(connection: Connection, host_path: str, environment: dict[str, s
             message = connection.recv_bytes()
             reply, new_block = server.answer(message)
             send(reply)
-            if new_block:
+            if new_block and server.block is not None and server.send_block is not None:
                 server.send_block(server.block.fd)
     except (EOFError, ConnectionError):
         pass  # the parent closed the pipe: the ordinary end of a worker

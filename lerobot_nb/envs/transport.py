@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 # %% ../../nbs/envs/transport.ipynb #6a13538d
+_Path = tuple[str | int, ...]  # keys that lead to an array
 _ALIGNMENT = 64  # bytes; a cache line, and enough for any dtype
 
 
@@ -25,12 +26,12 @@ class ObservationLayout:
     """
 
     def __init__(self, space: Any):
-        self.leaves: list[tuple[tuple, tuple[int, ...], np.dtype, int]] = []
+        self.leaves: list[tuple[_Path, tuple[int, ...], np.dtype[Any], int]] = []
         self.n_bytes = 0
         self._template = self._add(space, ())
         self.n_bytes = max(self.n_bytes, 1)
 
-    def _add(self, space: Any, path: tuple) -> Any:
+    def _add(self, space: Any, path: _Path) -> Any:
         import gymnasium
 
         if isinstance(space, gymnasium.spaces.Dict):
@@ -47,9 +48,9 @@ class ObservationLayout:
         )
         if not isinstance(space, array_spaces):
             raise TypeError(f"a {type(space).__name__} space has no fixed arrays")
-        dtype = np.dtype(space.dtype)
-        self.leaves.append((path, tuple(space.shape), dtype, self.n_bytes))
-        size = int(np.prod(space.shape, dtype=np.int64)) * dtype.itemsize
+        dtype, shape = np.dtype(space.dtype), tuple(space.shape or ())
+        self.leaves.append((path, shape, dtype, self.n_bytes))
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         self.n_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         return len(self.leaves) - 1
 
@@ -110,7 +111,7 @@ def _build(template: Any, arrays: list[np.ndarray]) -> Any:
     return arrays[template]
 
 
-def _leaf(observation: Any, path: tuple, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+def _leaf(observation: Any, path: _Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """The array at `path`, after a look at its shape and at what it holds."""
     value = observation
     for key in path:
@@ -134,7 +135,7 @@ def _leaf(observation: Any, path: tuple, shape: tuple[int, ...], dtype: np.dtype
     return value
 
 
-def _demand_exact(value: Any, path: tuple, dtype: np.dtype) -> None:
+def _demand_exact(value: Any, path: _Path, dtype: np.dtype[Any]) -> None:
     """ValueError where an integer dtype can't hold the values: 300 is not a byte, and neither is
     0.5.
     """
@@ -150,7 +151,7 @@ def _demand_exact(value: Any, path: tuple, dtype: np.dtype) -> None:
         )
 
 
-def _name(path: tuple) -> str:
+def _name(path: _Path) -> str:
     return "/".join(map(str, path)) or "the observation"
 
 # %% ../../nbs/envs/transport.ipynb #b65fed2a
@@ -165,17 +166,19 @@ class SharedBlock:
             fd = _anonymous_file()
             os.ftruncate(fd, n_bytes)
         self.fd = fd
-        self.memory = mmap.mmap(fd, n_bytes)
+        self.memory: mmap.mmap | None = mmap.mmap(fd, n_bytes)
 
     def close(self) -> None:
         """Let go of the memory. Views that still exist keep it mapped until they are gone."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+        memory, self.memory = self.memory, None
         try:
-            self.memory.close()
-        except BufferError:  # numpy views still point into it: unmapped with the last of them
-            self.memory = None
+            if memory is not None:
+                memory.close()
+        except BufferError:
+            pass  # numpy views still point into it: unmapped with the last of them
 
 
 def _anonymous_file() -> int:

@@ -106,7 +106,7 @@ class EpisodeRun:
         self._success = EpisodeSuccess(info, job.success_at)
         self._video = None
         if job.video_path is not None:
-            self._open_video()
+            self._open_video(job.video_path)
         self._began: float | None = None
 
     @property
@@ -181,7 +181,8 @@ class EpisodeRun:
         """Say that the episode is still going; `thinking`: it is the policy that takes its time
         now.
         """
-        self.heartbeat(self.n_steps, thinking)
+        if self.heartbeat is not None:
+            self.heartbeat(self.n_steps, thinking)
         self._next_beat = time.monotonic() + HEARTBEAT_S
 
     def discard(self) -> None:
@@ -231,7 +232,7 @@ class EpisodeRun:
 
     # the video: what goes wrong with it is written into the record, and the episode goes on
 
-    def _open_video(self) -> None:
+    def _open_video(self, path: str) -> None:
         from lerobot_nb.evaluation.video import VideoWriter
 
         started = time.perf_counter()
@@ -239,9 +240,7 @@ class EpisodeRun:
             lambda: setattr(
                 self,
                 "_video",
-                VideoWriter(
-                    Path(self.job.video_path), fps=self.env.metadata.get("render_fps") or 30
-                ),
+                VideoWriter(Path(path), fps=self.env.metadata.get("render_fps") or 30),
             )
         )
         if self._video is not None:
@@ -265,7 +264,7 @@ class EpisodeRun:
             else self.job.video_path
         )
 
-    def _guard_video(self, action) -> None:
+    def _guard_video(self, action: Callable[[], object]) -> None:
         """Whatever stands in the way of a picture or its encoding costs the video, not the episode."""
         from lerobot_nb.evaluation.video import VideoError
 

@@ -122,6 +122,8 @@ class EpisodeHost(EnvHost):
 
     def _chunk(self, message: bytes) -> bytes:
         run = self.run
+        if run is None:
+            raise RuntimeError("actions arrived, but no episode is under way")
         try:
             ended = run.advance(decode_chunk(message, self.env.action_space.shape))
         except PolicyError as error:  # the environment refused what the policy gave
