@@ -15,14 +15,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import reduction
 from typing import Any
 
 from .base import library_path, resolve
 from .errors import LerobotNbError
 from .host import HEARTBEAT, PICKLED, EnvHost, worker_main
-from .transport import ObservationLayout, SharedBlock
+from .transport import ObservationLayout, ObservationViews, SharedBlock
 
 # %% ../../nbs/envs/workers.ipynb #3becd93f
 class Terminated(SystemExit):
@@ -73,7 +73,7 @@ _THREAD_VARIABLES = (
 )
 
 
-def _context():
+def _context() -> Any:
     return multiprocessing.get_context(
         "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     )
@@ -88,13 +88,13 @@ def preload_modules(modules: Sequence[str]) -> None:
         context.set_forkserver_preload(list(modules))
 
 
-def _start(process, timeout_s: float) -> None:
+def _start(process: Any, timeout_s: float) -> None:
     """Start a process; WorkerHung where the fork server, which imports the simulator first, doesn't
     get so far in time.
     """
     failure: list[BaseException] = []
 
-    def start():
+    def start() -> None:
         try:
             with _starting():
                 process.start()
@@ -118,13 +118,13 @@ def _start(process, timeout_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _starting():
+def _starting() -> Iterator[None]:
     """Hide the main module from new processes, let their numerical libraries use one thread each
     unless the user said otherwise, and let the current folder come last.
     """
     main = sys.modules["__main__"]
     with _START_LOCK:
-        hidden = {
+        hidden: dict[str, Any] = {
             name: main.__dict__.pop(name)
             for name in ("__file__", "__spec__")
             if name in main.__dict__
@@ -193,11 +193,11 @@ class Worker:
         self._exit_code: int | None = None
         self.started = False  # becomes True when the message that says "I am up" was read
         self._block: SharedBlock | None = None
-        self._views = None
+        self._views: ObservationViews | None = None
         self._unshared: Any = None
 
     def fileno(self) -> int:
-        return self.connection.fileno()
+        return int(self.connection.fileno())
 
     def wait_started(self, timeout_s: float | None = 180.0) -> None:
         """Wait until the worker is up; WorkerHung after `timeout_s`."""
@@ -205,7 +205,7 @@ class Worker:
             self._read(timeout_s)
             self.started = True
 
-    def send(self, command: str, *args, **kwargs) -> None:
+    def send(self, command: str, *args: Any, **kwargs: Any) -> None:
         """Send a command; the answer is taken with `receive`. Does not wait, not even for the
         process to come up. WorkerDied where it is gone.
         """
@@ -265,10 +265,11 @@ class Worker:
                 return value
         except (EOFError, OSError) as error:
             raise self.died() from error
-        error, description, text = rest
-        error = RemoteError(f"{self.name}: {description}") if error is None else error
-        error.remote_traceback = text
-        raise error
+        raised, description, text = rest
+        if raised is None:
+            raised = RemoteError(f"{self.name}: {description}")
+        raised.remote_traceback = text
+        raise raised
 
     def _attach(self, space: Any, n_bytes: int) -> None:
         block = SharedBlock(n_bytes, fd=reduction.recv_handle(self.connection))
@@ -292,7 +293,7 @@ class Worker:
             else self._views.tree
         )
 
-    def ask(self, command: str, *args, timeout_s: float | None = None, **kwargs) -> Any:
+    def ask(self, command: str, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         """`send` and `receive` in one."""
         self.send(command, *args, **kwargs)
         return self.receive(timeout_s)
@@ -362,7 +363,7 @@ class LocalWorker:
     def wait_started(self, timeout_s: float = 0.0) -> None:
         """It is."""
 
-    def send(self, command: str, *args, **kwargs) -> None:
+    def send(self, command: str, *args: Any, **kwargs: Any) -> None:
         """Run a command now; `receive` gives its answer."""
         if command not in self.host.commands:
             raise AttributeError(
@@ -384,10 +385,11 @@ class LocalWorker:
         except Terminated:
             raise
         except (Exception, SystemExit) as error:
+            raised: Any = error
             if isinstance(error, SystemExit):  # of a worker process only the process would end
-                error = RuntimeError(f"the environment called sys.exit({error.code!r})")
-            error.remote_traceback = traceback.format_exc()
-            self._outcome = None, error
+                raised = RuntimeError(f"the environment called sys.exit({error.code!r})")
+            raised.remote_traceback = traceback.format_exc()
+            self._outcome = None, raised
 
     def receive(self, timeout_s: float | None = None) -> Any:
         if not self.busy:
@@ -398,7 +400,7 @@ class LocalWorker:
             raise error
         return value
 
-    def ask(self, command: str, *args, timeout_s: float | None = None, **kwargs) -> Any:
+    def ask(self, command: str, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         self.send(command, *args, **kwargs)
         return self.receive()
 
@@ -492,7 +494,7 @@ class WorkerPool:
         close_workers(workers)
 
     @staticmethod
-    def _settled(workers: list) -> list:
+    def _settled(workers: list[Worker | LocalWorker]) -> list[Worker | LocalWorker]:
         """Those that can take a new command; the others are ended."""
         settled = []
         for worker in workers:

@@ -192,7 +192,12 @@ class _AnswerTaker:
             seat.job.task.max_episode_steps,
             told["scene"],
         )
-        self.turns.add_prepared(seat)
+        self._turns_of_driver().add_prepared(seat)
+
+    def _turns_of_driver(self) -> Turns:
+        if self.turns is None:
+            raise RuntimeError("a worker with a policy of its own has answered as if it had none")
+        return self.turns
 
     def _after_chunk(self, seat: Seat, reply: bytes) -> None:
         n_steps, record = decode_reply(reply)
@@ -202,7 +207,7 @@ class _AnswerTaker:
             record.policy_s = seat.policy_s
             self.endings.finish(seat, record)
         else:
-            self.turns.add_waiting(seat)
+            self._turns_of_driver().add_waiting(seat)
 
     def _from_whole_episode(self, seat: Seat, value: bytes | EpisodeRecord) -> None:
         """A heartbeat, or the record."""

@@ -25,7 +25,7 @@ from ..envs.workers import Terminated
 from .base import Batcher, Episode, Policy, PolicyLost, PolicyUnavailable
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("T")
+_T = TypeVar("_T")
 
 # %% ../../nbs/policies/asking.ipynb #d4fc4fcd
 class PolicyError(LerobotNbError, RuntimeError):
@@ -75,7 +75,8 @@ def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
         and actions.dtype.kind in "fb"
     ):
         return _whole_numbers(actions, action_space.dtype)
-    return actions
+    checked: np.ndarray = actions
+    return checked
 
 
 def _whole_numbers(actions: np.ndarray, dtype: Any) -> np.ndarray:

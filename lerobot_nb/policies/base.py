@@ -12,13 +12,19 @@ import inspect
 import json
 import os
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo, import_path, resolve
 from ..envs.errors import LerobotNbError, shown
+
+if TYPE_CHECKING:
+    import torch
+
+_Processor = Callable[[Any], Any]
 
 # %% ../../nbs/policies/base.ipynb #4332a71f
 @dataclass
@@ -51,7 +57,7 @@ class Episode:
         """A new generator for this episode; equal for equal specs."""
         return np.random.default_rng(self.seed_sequence())
 
-    def torch_generator(self, device: str = "cpu"):
+    def torch_generator(self, device: str = "cpu") -> "torch.Generator":
         """A new `torch.Generator` for this episode; equal for equal specs. The global generator is
         not touched.
         """
@@ -86,9 +92,9 @@ class PolicySpec:
     """How to build a policy in another process: import path and plain keyword arguments."""
 
     target: str
-    kwargs: dict = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, value in self.kwargs.items():
             must = f"the arguments of policy {self.target} must be plain data (finite numbers, strings, lists, dicts)"
             try:
@@ -103,12 +109,12 @@ class PolicySpec:
                 )
 
     def build(self) -> "Policy":
-        policy = _construct(self.target, resolve(self.target), self.kwargs)
+        policy: Policy = _construct(self.target, resolve(self.target), self.kwargs)
         policy.spec = self
         return policy
 
 
-def _construct(path: str, target: Callable, kwargs: dict) -> Any:
+def _construct(path: str, target: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
     """`target(**kwargs)`; what it raises is told with the policy's name."""
     try:
         return target(**kwargs)
@@ -178,7 +184,7 @@ class Policy:
     def begin_episode(self, slot: int, episode: Episode) -> None:
         """An episode begins in `slot`; whatever the slot remembered is void."""
 
-    def predict(self, slots: Sequence[int], batch: dict) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
         """Actions for the slots that wait: (B, k, A), row i for `slots[i]`, k ≥ 1 actions to
         execute before the policy looks again.
 
@@ -208,7 +214,7 @@ class Policy:
         fit the policy; called before anything runs.
         """
 
-    def identity(self) -> dict:
+    def identity(self) -> dict[str, Any]:
         """What the manifest says about the policy, as plain data. Two runs are only resumed or
         paired where it is equal.
         """
@@ -241,7 +247,12 @@ class Batcher:
         "numpy" policy speaks the environment's own language.
     """
 
-    def __init__(self, policy: Policy, env_processor=None, action_processor=None):
+    def __init__(
+        self,
+        policy: Policy,
+        env_processor: _Processor | None = None,
+        action_processor: _Processor | None = None,
+    ) -> None:
         if policy.batch_format not in ("torch", "numpy"):
             raise ValueError(
                 f"{policy.name}: batch_format={policy.batch_format!r}; allowed are 'torch' and 'numpy'"
@@ -250,7 +261,7 @@ class Batcher:
         self.env_processor = env_processor
         self.action_processor = action_processor if self.as_torch else None
 
-    def __call__(self, observations: Sequence[Any], episodes: Sequence[Episode]) -> dict:
+    def __call__(self, observations: Sequence[Any], episodes: Sequence[Episode]) -> dict[str, Any]:
         stacked = stack_observations(observations)
         if not self.as_torch:
             if not isinstance(stacked, dict):
@@ -299,10 +310,10 @@ class AdaptedPolicy(Policy):
         self,
         policy: Any,
         n_action_steps: int | None = None,
-        preprocessor=None,
-        postprocessor=None,
+        preprocessor: _Processor | None = None,
+        postprocessor: _Processor | None = None,
         name: str | None = None,
-    ):
+    ) -> None:
         config = getattr(policy, "config", None)
         chunks = callable(getattr(policy, "predict_action_chunk", None)) and not _keeps_history(
             policy
@@ -355,7 +366,7 @@ class AdaptedPolicy(Policy):
     def state_holder(self) -> Any:
         return self.policy
 
-    def begin_episode(self, slot, episode):
+    def begin_episode(self, slot: int, episode: Episode) -> None:
         if self.lock_step:
             self._fresh.add(slot)
         if self._takes_generators:
@@ -363,7 +374,7 @@ class AdaptedPolicy(Policy):
                 str(self.device) if self.device is not None else "cpu"
             )
 
-    def predict(self, slots, batch):
+    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
         import torch
 
         if self._fresh:  # lock-step: all slots begin together, and the batch is reset once
@@ -405,11 +416,11 @@ class AdaptedPolicy(Policy):
         # no chunk: whoever checks the shape shall see what came
         return actions[:, : self.n_action_steps] if actions.ndim > 2 else actions
 
-    def end_episode(self, slot):
+    def end_episode(self, slot: int) -> None:
         self._fresh.discard(slot)
         self._generators.pop(slot, None)
 
-    def identity(self):
+    def identity(self) -> dict[str, Any]:
         return super().identity() | {
             "class": f"{type(self.policy).__module__}:{type(self.policy).__qualname__}",
             "n_action_steps": self.n_action_steps,
@@ -451,7 +462,7 @@ def training_modes(policy: Any) -> list[tuple[Any, bool]]:
     return [(module, module.training) for module in modules]
 
 
-def _device_of(policy: Any):
+def _device_of(policy: Any) -> Any:
     """The device of a module's first parameter; None where there is none."""
     parameters = getattr(policy, "parameters", None)
     if callable(parameters) and not inspect.isclass(policy):
@@ -546,7 +557,7 @@ def policy_names() -> list[str]:
     return sorted(["expert", *_POLICIES])
 
 
-def make_policy(policy: Any, env_config: Any = None, **kwargs) -> Policy:
+def make_policy(policy: Any, env_config: Any = None, **kwargs: Any) -> Policy:
     """A policy from a name ("expert", "random", "zero", …), a checkpoint (a folder, or
     "hub:user/repo@revision"), the address of a server ("ws://host:port"), an import path
     ("my_module:MyPolicy") or an object.
@@ -634,7 +645,7 @@ def policy_path(name: str, env_config: Any = None) -> str:
     name that is not known.
     """
     if name == "expert":
-        path = getattr(env_config, "expert", None)
+        path: str | None = getattr(env_config, "expert", None)
         if not path:
             benchmark = getattr(env_config, "type", None) or "this environment"
             raise ValueError(
