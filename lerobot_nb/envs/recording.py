@@ -128,7 +128,8 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.unfinished")
-        with unfinished.open("wb") as file:
+        unfinished.unlink(missing_ok=True)  # of a worker that died; a link is not written through
+        with unfinished.open("xb") as file:
             arrays: dict[str, Any] = {name: np.stack(values) for name, values in steps.items()}
             np.savez(file, header=np.array(json.dumps(self._header)), **arrays)
         unfinished.replace(path)

@@ -9,7 +9,9 @@ __all__ = ['rescue_recording']
 import dataclasses
 import logging
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,7 +28,14 @@ from lerobot_nb.results.dataset import (
     write_dataset,
 )
 from lerobot_nb.results.records import EpisodeRecord, latest_records, read_records
-from lerobot_nb.results.run_folder import DATASET_NAME, RECORDING_NAME, RunFolder, RunFolderError
+from lerobot_nb.results.run_folder import (
+    DATASET_NAME,
+    RECORDING_NAME,
+    UNFINISHED_DATASET_NAME,
+    RunFolder,
+    RunFolderError,
+    free_name,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -116,11 +125,23 @@ def write_run_dataset(
         return _write_run_dataset(folder, env_config, record)
 
 
+def _remove_recordings(recordings: Path) -> None:
+    """Delete what recorded environments wrote, and their folder where nothing else is in it."""
+    for path in recordings.iterdir():
+        is_own = re.fullmatch(r"\.?[0-9a-f]{12}_\d+_\d+\.npz(\.unfinished)?", path.name)
+        if is_own and stat.S_ISREG(os.lstat(path).st_mode):
+            path.unlink()
+    if any(recordings.iterdir()):
+        _log.warning("%s stays: it holds files that this run did not write", recordings)
+    else:
+        recordings.rmdir()
+
+
 def _write_run_dataset(
     folder: RunFolder, env_config: EnvConfig, record: str
 ) -> Demonstrations | None:
     recordings, target = folder.path / RECORDING_NAME, folder.path / DATASET_NAME
-    if not recordings.is_dir() and target.is_dir():
+    if target.is_dir() and not (recordings.is_dir() and any(recordings.glob("*.npz"))):
         return Demonstrations.load(target)  # an earlier session was there already
     records = list(folder.records())
     try:
@@ -128,11 +149,21 @@ def _write_run_dataset(
     except DemonstrationError as error:
         _log.warning("no data set is written: %s", error)
         return None
-    unfinished = folder.path / f".{DATASET_NAME}.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished = folder.path / UNFINISHED_DATASET_NAME
+    if os.path.lexists(unfinished):  # of a session that was killed
+        if not folder.made_dataset(unfinished.name):
+            raise RunFolderError(f"{unfinished} was not made by this run; move it away")
+        shutil.rmtree(unfinished)
+    folder.note_dataset(unfinished.name)
     write_dataset(unfinished, env_config, ((one, read_recording(recordings, one)) for one in kept))
-    if target.exists():
-        shutil.rmtree(target)
+    if os.path.lexists(target):
+        if folder.made_dataset(target.name):
+            shutil.rmtree(target)
+        else:  # of somebody else, or with files of somebody else in it
+            taken, target = target, free_name(target)
+            _log.warning("%s is not this run's alone; the data set is written to %s", taken, target)
+    if target.name == DATASET_NAME:
+        folder.note_dataset(target.name)
     unfinished.replace(target)
     n_errors = sum(not one.evaluated for one in records)
     if n_errors:
@@ -142,7 +173,7 @@ def _write_run_dataset(
             recordings,
         )
     else:
-        shutil.rmtree(recordings)
+        _remove_recordings(recordings)
     _log.info("%d of %d episodes are in %s", len(kept), len(records), target)
     return Demonstrations.load(target)
 
