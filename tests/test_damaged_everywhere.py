@@ -164,6 +164,7 @@ def commands(top):
         "compare gate": (["compare", run, good, "--fail-if-worse-by", "5"], {0, 1, 2}),
         "metrics": (["metrics", run, "--output", str(top / "metrics.json")], {0, 1, 2}),
         "merge": (["merge", good, run, "--output", merged], {0, 2}),
+        "watch": (["watch", run, "--once"], {0, 1, 2, 3}),
         "rerun": (["rerun", run, "--episode", "gym/0/0", "--no_video"], {0, 1, 2}),
         "resume": (["eval", "--resume", run, "--progress", "none"], {0, 2, 3}),
     }
@@ -206,6 +207,18 @@ def test_an_undamaged_folder_is_answered(tmp_path):
     found = {name: ask(words)[0] for name, (words, _) in commands(tmp_path).items()}
     # the success was invented, and one error in three is too many
     assert found == dict.fromkeys(commands(tmp_path), 0) | {"rerun": 1, "resume": 3}
+
+
+@pytest.mark.parametrize("which", ["gym_finished", "gym_killed"])
+def test_every_command_reads_runs_of_the_first_version(which, tmp_path):
+    make(tmp_path, which)
+    found = {name: ask(words)[0] for name, (words, _) in commands(tmp_path).items()}
+    expected = dict.fromkeys(commands(tmp_path), 0)
+    expected["compare gate"] = 2  # nothing was judged
+    if which == "gym_killed":
+        expected["metrics"] = 2  # there are no sums before it is resumed
+        found.pop("watch"), expected.pop("watch")
+    assert found == expected
 
 
 def check(top, changed=()):
