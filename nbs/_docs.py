@@ -10,10 +10,14 @@ Where this differs from nbdev's way:
 """
 
 import ast
+import dataclasses
 import enum
 import inspect
 import os
 import re
+import sys
+import textwrap
+import tokenize
 import typing
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -252,6 +256,74 @@ def source_link(symbol: object) -> str:
     return f"::: {{.source-line}}\n[source]({address})\n:::\n\n"
 
 
+def comments_of(symbol: object) -> dict[str, str]:
+    """Comments at the arguments of a function and at the fields of a class: behind them, or in lines of their own above."""
+    try:
+        lines = inspect.getsource(inspect.unwrap(symbol)).splitlines()
+        tree = ast.parse(textwrap.dedent("\n".join(lines))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    if isinstance(tree, ast.ClassDef):
+        places = [(one.target.id, one) for one in tree.body if isinstance(one, ast.AnnAssign)]
+        init = next((one for one in tree.body if getattr(one, "name", "") == "__init__"), None)
+        tree = init if not places else None
+    else:
+        places = []
+    if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        asked = [*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs]
+        places += [(one.arg, one) for one in asked]
+    dedented = textwrap.dedent("\n".join(lines)).splitlines()
+    comments = {
+        token.start[0]: (token.string.lstrip("# ").strip(), token.line.lstrip().startswith("#"))
+        for token in tokenize.generate_tokens(iter([line + "\n" for line in dedented]).__next__)
+        if token.type == tokenize.COMMENT
+    }
+    found = {}
+    for number, (name, node) in enumerate(places):
+        end = places[number + 1][1].lineno if number + 1 < len(places) else node.end_lineno + 1
+        behind = [
+            text
+            for line in range(node.lineno, max(end, node.lineno + 1))
+            if line in comments
+            for text, alone in [comments[line]]
+            if not alone
+        ]
+        above, line = [], node.lineno - 1
+        while line in comments and comments[line][1]:
+            above.insert(0, comments[line][0])
+            line -= 1
+        if behind or above:
+            found[name] = " ".join([*above, *behind])
+    return found
+
+
+def meanings(symbol: object) -> dict[str, str]:
+    """What each argument means: from the docstring, from the settings and fields of a configuration, from comments."""
+    found: dict[str, str] = {}
+    owner, _, name = getattr(symbol, "__qualname__", "").rpartition(".")
+    home = vars(sys.modules.get(getattr(symbol, "__module__", None), ast)).get(owner)
+    for base in home.__mro__[1:] if isinstance(home, type) else ():
+        if name in vars(base) and base.__module__.startswith(get_config().lib_path.name):
+            found = meanings(getattr(base, name)) | found  # what a base class says of them
+    found |= comments_of(symbol)
+    if isinstance(symbol, type) and dataclasses.is_dataclass(symbol):
+        kinds = typing.get_type_hints(symbol, include_extras=True)
+        for one in dataclasses.fields(symbol):
+            texts = [
+                extra.help
+                for extra in getattr(kinds.get(one.name), "__metadata__", ())
+                if getattr(extra, "help", "")
+            ]
+            text = one.metadata.get("help") or (texts[0] if texts else "")
+            if text:
+                found[one.name] = text
+    for one in parse_docstring(inspect.getdoc(symbol) or "", DocstringStyle.NUMPYDOC).params:
+        for name in re.split(r"\s*,\s*", one.arg_name):
+            if one.description:
+                found[name.lstrip("*")] = one.description
+    return found
+
+
 def cell_of_table(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text.strip()).replace("|", "\\|")
 
@@ -322,15 +394,15 @@ class Entry:
 
     def arguments(self, signature):
         parameters = dict(signature.parameters) if signature is not None else {}
-        meanings = {}
-        for one in self.documentation.params:
-            for name in re.split(r"\s*,\s*", one.arg_name):
-                meanings[name.lstrip("*")] = one.description or ""
-        rows = [
-            (name, parameters.get(name))
-            for name in [*parameters, *(name for name in meanings if name not in parameters)]
-        ]
-        if not rows or not meanings:
+        told = meanings(self.symbol)
+        named = {
+            name.lstrip("*")
+            for one in self.documentation.params
+            for name in re.split(r"\s*,\s*", one.arg_name)
+        }
+        shown = [*parameters, *(name for name in named if name not in parameters)]
+        rows = [(name, parameters.get(name)) for name in shown]
+        if not any(told.get(name) for name in shown):
             return
         yield "| Argument | Kind | Default | Meaning |\n|:--|:--|:--|:--|"
         for name, parameter in rows:
@@ -342,7 +414,7 @@ class Entry:
             default = (
                 cell_of_table(default_text(parameter.default)) if parameter is not None else ""
             )
-            yield f"| `{name}` | {f'`{kind}`' if kind else ''} | {f'`{default}`' if default else ''} | {cell_of_table(meanings.get(name, ''))} |"
+            yield f"| `{name}` | {f'`{kind}`' if kind else ''} | {f'`{default}`' if default else ''} | {cell_of_table(told.get(name, ''))} |"
         yield ""
 
     def members(self):

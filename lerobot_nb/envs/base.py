@@ -137,6 +137,12 @@ class TaskInfo:
     init_state_ids
         The stored initial states that episodes begin from, in this order; None: all of them, from
         the first one on.
+    suite
+        Suite that the task is counted under.
+    task_id
+        Its number in the suite.
+    name
+        Its name in the benchmark.
     """
 
     suite: str
@@ -150,7 +156,21 @@ class TaskInfo:
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """One unit of work. Together with the policy it decides the episode completely."""
+    """One unit of work. Together with the policy it decides the episode completely.
+
+    Parameters
+    ----------
+    suite
+        Suite, as in the records.
+    task_id
+        Number of the task in its suite.
+    episode_index
+        Number of the episode among those of its task, from 0.
+    seed
+        Seed of the environment and of the policy's random numbers.
+    init_state_id
+        Stored initial state to begin from; None where the benchmark has none.
+    """
 
     suite: str
     task_id: int
@@ -178,7 +198,15 @@ class FeatureType(str, Enum):
 
 @dataclass(frozen=True)
 class PolicyFeature:
-    """Type and shape (without the batch dimension) of one input or output of a policy."""
+    """Type and shape (without the batch dimension) of one input or output of a policy.
+
+    Parameters
+    ----------
+    type
+        What it is to a policy.
+    shape
+        Shape of one observation or action, without the batch.
+    """
 
     type: FeatureType
     shape: tuple[int, ...]

@@ -154,6 +154,8 @@ def check_benchmark(
     ends_at_success
         Success ends an episode. False for environments that go on, where it can be lost again
         (`success_at`).
+    env_config
+        Configuration of the benchmark.
 
     Raises
     ------

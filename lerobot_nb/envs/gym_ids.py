@@ -75,6 +75,8 @@ class GymIdEnv(gymnasium.Env):
         Text for language-conditioned policies. None: the instruction that the environment gives in
         each episode (a text in its observation, or its attribute `task_description`, `instruction`
         or `mission`), else the id.
+    render_mode
+        rgb_array, or None.
     """
 
     @checks_arguments
@@ -120,7 +122,13 @@ class GymIdEnv(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode; `options` go to the environment."""
+        """Begin an episode; `options` go to the environment.
+
+        Parameters
+        ----------
+        seed
+            Seed of the episode.
+        """
         super().reset(seed=seed)
         options = dict(options or {})
         if options.pop("init_state_id", None) is not None:
@@ -160,6 +168,13 @@ class GymIdEnv(gymnasium.Env):
     ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
         """One step. `observe=False` leaves the observation out (None); these environments make it
         all the same.
+
+        Parameters
+        ----------
+        action
+            One action.
+        observe
+            False: the observation is None, and nothing is drawn.
         """
         if not self._running:
             raise RuntimeError(

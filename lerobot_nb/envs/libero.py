@@ -256,6 +256,13 @@ class LiberoEnv(gymnasium.Env):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin the episode that the seed and `options["init_state_id"]` decide; without a seed,
         one that follows from the last seed given.
+
+        Parameters
+        ----------
+        seed
+            Seed of the episode.
+        options
+            `{'init_state_id': i}` begins from a stored initial state.
         """
         init_state_id = self._init_state_id(options)
         super().reset(seed=seed)
@@ -280,7 +287,15 @@ class LiberoEnv(gymnasium.Env):
     def step(
         self, action: np.ndarray, observe: bool = True
     ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
-        """One control step; `observe=False` renders nothing and leaves the observation out (None)."""
+        """One control step; `observe=False` renders nothing and leaves the observation out (None).
+
+        Parameters
+        ----------
+        action
+            Shape (7,).
+        observe
+            False: the observation is None, and nothing is drawn.
+        """
         if self._steps_left <= 0:
             raise RuntimeError(
                 f"{self.suite}/{self.task_id}: no running episode to step; call reset(seed=...) first, and again after an episode has ended"

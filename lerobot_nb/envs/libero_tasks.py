@@ -113,7 +113,17 @@ class LiberoTask:
 
 
 def libero_task(suite: str, task_id: int, paths: LiberoPaths | None = None) -> LiberoTask:
-    """The task with this number; ValueError naming the suites, or the numbers, that exist."""
+    """The task with this number; ValueError naming the suites, or the numbers, that exist.
+
+    Parameters
+    ----------
+    suite
+        Name of the suite.
+    task_id
+        Number of the task in its suite.
+    paths
+        Where LIBERO's files are.
+    """
     suite = suite_name(suite)
     names = task_names(suite)
     [task_id] = select_task_ids([task_id], len(names), suite)

@@ -199,6 +199,11 @@ class MetaworldEnv(gymnasium.Env):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin the episode that `seed` decides; without a seed, one that follows from the last
         seed given.
+
+        Parameters
+        ----------
+        options
+            Empty, or `{'init_state_id': None}`: Meta-World has no stored initial states.
         """
         _check_options(options)
         super().reset(seed=seed)
@@ -217,7 +222,15 @@ class MetaworldEnv(gymnasium.Env):
     def step(
         self, action: np.ndarray, observe: bool = True
     ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
-        """One control step of 1/80 s; `observe=False` leaves the observation out (None)."""
+        """One control step of 1/80 s; `observe=False` leaves the observation out (None).
+
+        Parameters
+        ----------
+        action
+            Shape (4,).
+        observe
+            False: the observation is None, and nothing is drawn.
+        """
         if self._steps_left <= 0:
             raise RuntimeError(
                 f"{self.task}: there is no running episode to step; call reset(seed=...) first, and again after an episode has ended"

@@ -172,6 +172,11 @@ def add_envs_task(env: Any, observation: dict[str, Any]) -> dict[str, Any]:
     `task_description`, else its `task`, else an empty text.
 
     A `LazyVectorEnv` knows more: the instruction of the episode, where the environment gives one.
+
+    Parameters
+    ----------
+    observation
+        Observation after `preprocess_observation`.
     """
     if callable(getattr(env, "instructions", None)):
         observation["task"] = env.instructions()

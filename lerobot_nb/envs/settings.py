@@ -23,7 +23,17 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 # %% ../../nbs/envs/settings.ipynb #24088f84
 def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") -> ValueError:
-    """The error for a name that isn't among `known`: it lists them, the nearest first."""
+    """The error for a name that isn't among `known`: it lists them, the nearest first.
+
+    Parameters
+    ----------
+    what
+        What the name stands for.
+    name
+        The wrong name.
+    hint
+        A sentence at the end.
+    """
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     guess = f" Did you mean {near[0]!r}?" if near else ""
@@ -40,6 +50,13 @@ LARGEST_ID = 99_999  # of a task, or of an initial state
 def split_names(names: str | Sequence[str] | None, what: str = "task") -> list[str]:
     """`"a, b"` or `["a", "b"]` as `["a", "b"]`; None, an empty list, an empty name or a name given
     twice is a ValueError.
+
+    Parameters
+    ----------
+    names
+        A text with commas, or a sequence of texts.
+    what
+        What they are, for messages.
     """
     if not isinstance(names, str) and not (
         isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
@@ -61,6 +78,13 @@ def split_names(names: str | Sequence[str] | None, what: str = "task") -> list[s
 def split_ids(ids: str | int | Iterable[int] | None, what: str = "task_ids") -> list[int] | None:
     """`"0, 3, 5-7"`, `3` or `[0, 3]` as a list of whole numbers; None and "" mean "all of them" and
     give None.
+
+    Parameters
+    ----------
+    ids
+        Numbers, or a text such as '0-4,7'.
+    what
+        What they are, for messages.
 
     Raises
     ------
@@ -125,6 +149,15 @@ def select_task_ids(
 ) -> list[int]:
     """The task ids of a suite that are asked for, in the order asked; all of them for None.
     ValueError for one that the suite doesn't have.
+
+    Parameters
+    ----------
+    task_ids
+        Numbers that are wanted; None: all.
+    n_tasks
+        Tasks of the suite.
+    suite
+        Name of the suite, for messages.
     """
     found = split_ids(task_ids)
     if found is None:

@@ -441,15 +441,15 @@ class LazyVectorEnv(_KeptAnswers):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes. seed: an int s gives environment i the seed s + i; a list gives one each.
-
-        episodes only where it is True.
+        """Begin episodes.
 
         Parameters
         ----------
         options
             Passed to every environment; a list gives one each. `reset_mask`, (n_envs,) of bool, in
-            a dictionary that is given for all begins new
+            a dictionary that is given for all begins new episodes only where it is True.
+        seed
+            One seed, from which environment `i` gets `seed + i`, or one for each.
         """
         mask = np.ones(self.num_envs, dtype=bool)
         if isinstance(options, Mapping):
@@ -508,6 +508,8 @@ class LazyVectorEnv(_KeptAnswers):
         autoreset
             False leaves an episode that ends as it is, whatever the mode; the next step of that
             environment begins a new one, unless the mode is DISABLED.
+        actions
+            Shape (n_envs, A).
         """
         if not self._episodes.all():
             missing = np.flatnonzero(~self._episodes).tolist()

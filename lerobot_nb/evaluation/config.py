@@ -144,7 +144,15 @@ class EvalConfig(metaclass=Checked):
         return _cap(self.batch_size or _automatic(), n_planned, "planned episodes")
 
     def spares(self, slots: int, n_planned: int) -> int:
-        """Workers besides those that step."""
+        """Workers besides those that step.
+
+        Parameters
+        ----------
+        slots
+            Episodes side by side.
+        n_planned
+            Episodes of the plan.
+        """
         if not self.use_async_envs or slots >= n_planned:
             return 0
         spare = self.n_spare

@@ -50,6 +50,12 @@ class EvalRun:
         "finished", "stopped" (too many errors), or "interrupted".
     reason
         Why it was stopped.
+    folder
+        The run folder.
+    manifest
+        The content of run.json.
+    eval_info
+        The content of eval_info.json.
     """
 
     folder: Path
@@ -142,6 +148,8 @@ def evaluate(
     workers
         Workers that outlive this run, for many evaluations one after the other; None: they end with
         it.
+    config
+        How to evaluate; None: `EvalConfig()`.
 
     Raises
     ------

@@ -26,6 +26,13 @@ class Plan(metaclass=Checked):
 
     Where a task has stored initial states, episode i starts from state i, or from the i-th of those
     that the task names, and from the first one again when they are used up.
+
+    Parameters
+    ----------
+    tasks
+        Tasks, in the order in which their episodes are listed.
+    seed
+        Episode `i` of every task has the seed `seed + i`.
     """
 
     tasks: tuple[TaskInfo, ...]
@@ -66,6 +73,15 @@ class Plan(metaclass=Checked):
         )
 
     def spec(self, task_index: int, episode_index: int) -> EpisodeSpec:
+        """The specification of one episode.
+
+        Parameters
+        ----------
+        task_index
+            Number of the task in `tasks`, from 0.
+        episode_index
+            Number of the episode of this task, from 0.
+        """
         task = self.tasks[task_index]
         states = _init_states(task)
         return EpisodeSpec(

@@ -47,6 +47,17 @@ class Progress:
     ) -> None:
         """A run begins. n_total: episodes of the plan; n_done: how many of them an earlier,
         interrupted run has finished; tally: their counts.
+
+        Parameters
+        ----------
+        n_total
+            Episodes of the plan.
+        description
+            What is evaluated, for the line that is shown.
+        n_done
+            Episodes that a resumed run has already.
+        tally
+            Outcomes so far; it is kept up to date by the run.
         """
         self.n_total, self.description = n_total, description
         self.n_done = self._n_done_at_start = n_done
@@ -60,6 +71,13 @@ class Progress:
     def update(self, record: CountedEpisode, n_steps_total: int | None = None) -> None:
         """An episode ended (`EpisodeRecord`). n_steps_total: steps of the run so far, those of
         running episodes included; default: of ended ones.
+
+        Parameters
+        ----------
+        record
+            The episode that has ended.
+        n_steps_total
+            Environment steps of this session so far.
         """
         self.n_done += 1
         self.n_steps = self.n_steps + record.n_steps if n_steps_total is None else n_steps_total

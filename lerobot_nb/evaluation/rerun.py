@@ -36,6 +36,10 @@ def rerun_episode(
         "suite/task_id/episode_index". The video goes to the folder's `reruns/`.
     trust, policy, benchmark
         See `check_trust`.
+    folder
+        The run folder.
+    video
+        Film the episode, into the folder's `reruns`.
     """
     env_config, policy_path, kwargs, config = load_request(
         folder, trust=trust, policy=policy, benchmark=benchmark

@@ -79,6 +79,10 @@ def resume_run(
         See `check_trust`.
     changes
         Fields of `EvalConfig` that may differ, such as `batch_size`.
+    folder
+        The run folder.
+    progress
+        What shows the progress; None: nothing.
     """
     env_config, policy_name, kwargs, config = load_request(
         folder, trust=trust, policy=policy, benchmark=benchmark

@@ -37,13 +37,16 @@ def rollout(
 ) -> dict[str, Any]:
     """One episode in each environment of a `LazyVectorEnv`, batched.
 
-    one that episode i of an evaluation starts from.
-
     Parameters
     ----------
     seeds
         One for each environment; None draws nothing and lets each environment decide. Where the
-        task has stored initial states, environment i starts from the
+        task has stored initial states, environment i starts from the one
+        that episode i of an evaluation starts from.
+    env
+        One task's vector environment, as `make_env` makes it.
+    policy
+        What `make_policy` takes, or a policy of lerobot.
 
     Returns
     -------
@@ -231,6 +234,10 @@ def eval_policy_all(
         the arguments here.
     workers
         Workers that outlive this call, for many evaluations one after the other.
+    envs
+        `{suite: {task_id: vector environment}}`, as `make_env` makes it.
+    policy
+        What `make_policy` takes, or a policy of lerobot.
 
     Returns
     -------
@@ -330,6 +337,33 @@ def eval_policy(
     workers: WarmWorkers | None = None,
 ) -> dict[str, Any]:
     """Evaluate on one `LazyVectorEnv`; arguments as in `eval_policy_all`.
+
+    Parameters
+    ----------
+    env
+        One task's vector environment, as `make_env` makes it.
+    policy
+        What `make_policy` takes, or a policy of lerobot.
+    n_episodes
+        Episodes of the task.
+    max_episodes_rendered
+        How many of them are filmed.
+    videos_dir
+        Folder of the videos.
+    start_seed
+        Seed of episode 0; episode `i` has `start_seed + i`.
+    env_preprocessor
+        Steps from the environment's observation to the policy's preprocessor.
+    env_postprocessor
+        Steps from the policy's postprocessor to the environment's action.
+    preprocessor
+        The policy's own steps for observations.
+    postprocessor
+        The policy's own steps for actions.
+    config
+        Everything else that an evaluation can be told; None: `EvalConfig()`.
+    workers
+        Workers that outlive this call, for many evaluations one after the other.
 
     Returns
     -------

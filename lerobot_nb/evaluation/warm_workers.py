@@ -71,7 +71,15 @@ class WarmWorkers:
             raise RuntimeError("these workers were closed; make new ones with WarmWorkers()")
 
     def take(self, host: str, use_async_envs: bool, factory: Any) -> Worker | LocalWorker | None:
-        """A worker with that host, for an environment of `factory`; None where there is none."""
+        """A worker with that host, for an environment of `factory`; None where there is none.
+
+        Parameters
+        ----------
+        host
+            What runs in the workers.
+        use_async_envs
+            Worker processes; False: environments in this process.
+        """
         environment = worker_environment()
         with self._lock:
             outdated = [
@@ -102,6 +110,8 @@ class WarmWorkers:
             Each with what its environment was made by.
         timeout_s
             How long all of them together may take to finish with their run.
+        host
+            What `take` returned.
         """
         kept: list[_Idle] = []
         lost: list[_Idle] = []

@@ -241,6 +241,10 @@ def watch_run(
         See `RunWatch`.
     once
         Look once.
+    folder
+        The run folder.
+    sleep
+        Called with the seconds to wait.
 
     Raises
     ------

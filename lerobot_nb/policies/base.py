@@ -38,6 +38,12 @@ class Episode:
     scene
         What is static in the episode, for policies that declare `needs_privileged` (the
         environment's `info["scene"]`).
+    spec
+        The specification that decides the episode.
+    task
+        What the task is.
+    max_episode_steps
+        Steps after which it is cut off.
     """
 
     spec: EpisodeSpec
@@ -89,7 +95,15 @@ class PolicyUnavailable(LerobotNbError, RuntimeError):
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """How to build a policy in another process: import path and plain keyword arguments."""
+    """How to build a policy in another process: import path and plain keyword arguments.
+
+    Parameters
+    ----------
+    target
+        `package.module:Class`.
+    kwargs
+        Arguments of the class, plain data.
+    """
 
     target: str
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -182,7 +196,13 @@ class Policy:
         """Called once after the last episode of a run, also when it failed."""
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
-        """An episode begins in `slot`; whatever the slot remembered is void."""
+        """An episode begins in `slot`; whatever the slot remembered is void.
+
+        Parameters
+        ----------
+        episode
+            What the slot's episode is: specification, task, scene and random generators.
+        """
 
     def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
         """Actions for the slots that wait: (B, k, A), row i for `slots[i]`, k ≥ 1 actions to
@@ -190,6 +210,13 @@ class Policy:
 
         k may be less than `n_action_steps` and may differ from call to call; it is the same for the
         rows of one call. A discrete action space takes (B, k) integers.
+
+        Parameters
+        ----------
+        slots
+            Numbers of the slots that wait for actions, one for each row of the batch.
+        batch
+            What the slots observe, stacked along the first axis, and `task`, a list of texts.
         """
         raise NotImplementedError(
             f"{type(self).__name__} does not say how it acts: override predict(slots, batch)"
@@ -302,6 +329,8 @@ class AdaptedPolicy(Policy):
     preprocessor, postprocessor
         Callables around the policy (dict → dict, actions → actions), as lerobot's checkpoints have
         them.
+    name
+        Its name in folders and tables.
     """
 
     batch_format = "torch"
@@ -569,6 +598,8 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs: Any) -> Policy:
         with it before its weights are loaded.
     kwargs
         Arguments of the policy's class. Plain data, if the policy is to run inside the workers.
+    policy
+        A name, a folder, an address, `my_module:MyPolicy`, a description or an object.
 
     Raises
     ------

@@ -298,6 +298,10 @@ def compare_features(
         Pictures are resized to the checkpoint's size, so that theirs doesn't matter.
     named
         The features in place of those that the configuration tells.
+    checkpoint
+        What the checkpoint says.
+    env_config
+        Configuration of the benchmark.
     """
     if named is None:
         named = (
@@ -469,6 +473,13 @@ def processor_steps(checkpoint: Checkpoint, name: str) -> list[dict[str, Any]]:
 def check_features(checkpoint: Checkpoint, env_config: EnvConfig | None, **settings: Any) -> None:
     """FeatureMismatch, with a table, where `compare_features` finds anything; settings: its
     arguments.
+
+    Parameters
+    ----------
+    checkpoint
+        What the checkpoint says.
+    env_config
+        Configuration of the benchmark.
     """
     problems = compare_features(checkpoint, env_config, **settings)
     if problems:

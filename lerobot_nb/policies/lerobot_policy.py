@@ -920,6 +920,19 @@ class LerobotPolicy(LerobotObject):
     ) -> None:
         """Compare the checkpoint's features with the benchmark's: FeatureMismatch, with a table,
         where they don't fit.
+
+        Parameters
+        ----------
+        env_config
+            Configuration of the benchmark.
+        checkpoint
+            Folder of the checkpoint, or its repository on the hub.
+        rename_map
+            Names of observations that the checkpoint knows under others, `{ours: its own}`.
+        empty_cameras
+            Cameras of the checkpoint that are given black pictures.
+        resize_images
+            Allow pictures to be resized to the checkpoint's size.
         """
         require_lerobot(checkpoint)
         check_features(

@@ -280,6 +280,8 @@ class RemotePolicy(Policy):
         For a server that went away.
     max_message_mb
         Largest answer that is accepted.
+    address
+        `ws://host:port` of the server.
 
     Raises
     ------
@@ -341,7 +343,15 @@ class RemotePolicy(Policy):
 
     @classmethod
     def check_source(cls, env_config: Any, address: str, **others: Any) -> None:
-        """Compare the served policy's features with the benchmark's, where the server tells them."""
+        """Compare the served policy's features with the benchmark's, where the server tells them.
+
+        Parameters
+        ----------
+        env_config
+            Configuration of the benchmark.
+        address
+            `ws://host:port` of the server.
+        """
         policy = cls(address, **others)
         policy.end_run()
         policy.check_env(env_config)

@@ -173,6 +173,8 @@ class PolicyServer:
         What clients have to send; None asks for none.
     max_message_mb
         Largest observation that is accepted.
+    policy
+        The policy that is offered.
     """
 
     def __init__(

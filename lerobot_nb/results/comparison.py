@@ -453,6 +453,22 @@ class Comparison:
         judged, missing.
     differing_protocol
         Fields that differ and were allowed to.
+    tasks
+        One comparison a task.
+    counts
+        Pairs of all tasks together.
+    interval
+        Difference of the rates, B minus A, for new episodes of these tasks.
+    cluster_interval
+        The same for tasks like these; None for one task.
+    p_value
+        Of the test that `test` names.
+    test
+        Name of the test.
+    improvement
+        Probability that an episode of B has the larger reward, with its interval.
+    confidence
+        Level of the interval, between 0 and 1.
     """
 
     a: RunOutcomes
@@ -845,6 +861,15 @@ def compare_many(
 ) -> MultiComparison:
     """Compare two or more runs. Errors as in `compare_outcomes`; ValueError where two have the same
     name.
+
+    Parameters
+    ----------
+    runs
+        Outcomes of three runs or more, over shared episodes.
+    confidence
+        Level of the interval, between 0 and 1.
+    allow_differences
+        Fields of the protocol that may differ; 'all': any.
     """
     names = [run.name for run in runs]
     if len(runs) < 2 or len(set(names)) < len(names):
@@ -929,6 +954,15 @@ def compare_runs(
 ) -> MultiComparison:
     """Compare the runs in two or more folders. RunFolderError for a folder that holds no run; else
     as `compare_many`.
+
+    Parameters
+    ----------
+    folders
+        Run folders, two or more; the first is the one that others are compared with.
+    confidence
+        Level of the interval, between 0 and 1.
+    allow_differences
+        Fields of the protocol that may differ; 'all': any.
     """
     paths = [Path(folder) for folder in folders]
     names = [path.name or str(path) for path in paths]

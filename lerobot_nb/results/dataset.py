@@ -484,6 +484,8 @@ class Demonstrations:
         steps
             Which frames, counted from the frame itself: [-1, 0] is the one before and the frame;
             a number n stands for 0 … n - 1.
+        column
+            Name of the column.
 
         Raises
         ------
@@ -507,6 +509,11 @@ class Demonstrations:
     def images(self, name: str, size: int | None = None) -> "Tensor":
         """All pictures of one camera, (N, 3, H, W) uint8; `size` makes them smaller: (N, 3, size,
         size).
+
+        Parameters
+        ----------
+        name
+            Name of the camera.
         """
         import torch
 

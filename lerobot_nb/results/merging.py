@@ -56,6 +56,11 @@ def merge_runs(
     ValueError where policies differ, or an episode has two outcomes; ProtocolMismatchError where
     protocols differ; RunFolderError for folders that can't be used. All of them before anything is
     written.
+
+    Parameters
+    ----------
+    folders
+        Run folders that hold parts of one evaluation.
     """
     if len(folders) < 2:
         raise ValueError(f"a merge needs two or more run folders, got {len(folders)}")

@@ -351,6 +351,11 @@ def judged_records(
 ) -> list[EpisodeRecord]:
     """The records with `success` as each episode counts: False where nothing was reported and the
     task has a notion of success, None for errors. See `outcomes`.
+
+    Parameters
+    ----------
+    records
+        Records as they were read.
     """
     records = list(records)
     tally = EpisodeTally(reports_success, records)
@@ -375,7 +380,15 @@ def same_episode(
     b: EpisodeRecord,
     ignore: Iterable[str] = (),  # more fields to leave out, such as "video_path"
 ) -> list[str]:  # names of the fields that differ; empty if it is the same episode
-    """Compare two records field by field, exactly, leaving out `RECORD_TIME_FIELDS`."""
+    """Compare two records field by field, exactly, leaving out `RECORD_TIME_FIELDS`.
+
+    Parameters
+    ----------
+    a
+        One record.
+    b
+        The other.
+    """
     left_out = {*RECORD_TIME_FIELDS, *ignore}
     # a record of an older version doesn't hold them
     if any(record.success is not None and record.n_success_steps is None for record in (a, b)):

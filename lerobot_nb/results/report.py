@@ -178,6 +178,11 @@ class Report:
     ) -> "_Shown":
         """Players for up to `most` videos, failures first. Above `most_bytes` in all they are
         linked, relative to `page_folder`.
+
+        Parameters
+        ----------
+        width
+            Of a video on the page, in pixels.
         """
         chosen = self._choose_videos(most)
         return self._display(
@@ -188,7 +193,15 @@ class Report:
     def gallery(
         self, most: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")
     ) -> "_Shown":
-        """First and last pictures of up to `most` videos."""
+        """First and last pictures of up to `most` videos.
+
+        Parameters
+        ----------
+        width
+            Of a picture on the page, in pixels.
+        frames
+            Which pictures of each video: first, last.
+        """
         chosen = self._choose_videos(most)
         return self._display(
             frame_gallery(self.folder, chosen, frames, width), f"pictures of {_count(chosen)}"

@@ -392,6 +392,17 @@ class RunFolder:
     def new_video(self, folder: Path, suite: str, task_id: int, episode_index: int) -> Path:
         """The path of a video that is about to be written to `videos` or `reruns`. It is noted as
         one of this run's; a file that is not is never replaced.
+
+        Parameters
+        ----------
+        folder
+            Folder of the videos.
+        suite
+            Suite, as in the records.
+        task_id
+            Number of the task in its suite.
+        episode_index
+            Number of the episode.
         """
         name, written, number = video_name(suite, task_id, episode_index), self._written(), 1
         path = folder / name

@@ -26,6 +26,11 @@ def confidence_sequence(
 ) -> tuple[float, float]:  # lower and upper end, between 0 and 1
     """Interval of a rate that is valid at all times together: the beta-binomial mixture (prior of
     Jeffreys) inverted. (0, 1) before the first episode.
+
+    Parameters
+    ----------
+    confidence
+        Level of the interval, between 0 and 1.
     """
     if not 0 <= n_success <= n_episodes:
         raise ValueError(

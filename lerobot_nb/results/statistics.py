@@ -42,6 +42,15 @@ def clopper_pearson_intervals(
 ) -> tuple[FloatArray, FloatArray]:
     """Clopper and Pearson's exact intervals (Biometrika 26, 1934), as arrays of lower and upper
     ends; (0, 1) for no episodes.
+
+    Parameters
+    ----------
+    n_success
+        Successes of each task, shape (T,).
+    n_evaluated
+        Judged episodes of each task, shape (T,).
+    confidence
+        Level of the interval, between 0 and 1.
     """
     k, n = np.asarray(n_success, float), np.asarray(n_evaluated, float)
     tail = (1 - _checked_confidence(confidence)) / 2
@@ -94,6 +103,13 @@ def intraclass_correlation(
 def effective_episodes(n_success: npt.ArrayLike, n_evaluated: npt.ArrayLike) -> FloatArray:
     """Number of independent episodes that would tell as much about tasks like these, (…): n / (1 +
     (m - 1) ICC), for m episodes a task.
+
+    Parameters
+    ----------
+    n_success
+        Successes of each task, shape (T,).
+    n_evaluated
+        Judged episodes of each task, shape (T,).
     """
     k, n = _counts(n_success, n_evaluated)
     total = n.sum(-1)
@@ -111,6 +127,15 @@ def these_tasks_interval(
     Stratified: Wilson's formula with n p (1 - p) / v episodes in place of n, where v is the
     variance within tasks, each task's p (1 - p) estimated with Laplace's (k + 1) / (n + 2) so that
     a task solved 3 times in 3 does not count as certain. Never wider than that of pooled episodes.
+
+    Parameters
+    ----------
+    n_success
+        Successes of each task, shape (T,).
+    n_evaluated
+        Judged episodes of each task, shape (T,).
+    confidence
+        Level of the interval, between 0 and 1.
     """
     k, n = _counts(n_success, n_evaluated)
     z = float(ndtri((1 + _checked_confidence(confidence)) / 2))
@@ -136,6 +161,11 @@ def hierarchical_interval(
     Beta-binomial model, integrated over a grid of mean and intraclass correlation (prior: flat in
     the mean, and flat in the square root of the correlation). Equal tails. Where the observed rate
     lies outside, the interval is widened to hold it.
+
+    Parameters
+    ----------
+    confidence
+        Level of the interval, between 0 and 1.
     """
     k, n = _counts(n_success, n_evaluated)
     tail = (1 - _checked_confidence(confidence)) / 2
@@ -207,6 +237,13 @@ def cluster_bootstrap_interval(
 
     It knows only the tasks that it saw: where all of them have the same rate, the interval is a
     single point. `hierarchical_interval` does better there.
+
+    Parameters
+    ----------
+    confidence
+        Level of the interval, between 0 and 1.
+    n_resamples
+        Number of bootstrap samples.
     """
     k, n = _counts(n_success, n_evaluated)
     if resample not in RESAMPLING:
@@ -265,6 +302,15 @@ def bootstrap_mean_interval(
 ) -> tuple[float, float]:
     """Percentile interval of the mean over all episodes. ValueError where there is no value, or one
     that is not finite.
+
+    Parameters
+    ----------
+    confidence
+        Level of the interval, between 0 and 1.
+    n_resamples
+        Number of bootstrap samples.
+    seed
+        Seed of the resampling.
     """
     tasks = [np.asarray(value, float).ravel() for value in values]
     tasks = [task for task in tasks if len(task)]
@@ -349,6 +395,11 @@ def overall_rate(
 ) -> OverallRate | None:  # None where no episode has a verdict
     """Rate and intervals over tasks. Errors and episodes that were not judged are not in these
     counts: name them beside the rate.
+
+    Parameters
+    ----------
+    confidence
+        Level of the interval, between 0 and 1.
     """
     k, n = _counts(n_success, n_evaluated)
     k, n = k[n > 0], n[n > 0]
@@ -381,6 +432,11 @@ def pass_hat_k(
 ) -> FloatArray:  # (…)
     """Chance that k episodes of a task all succeed, averaged over tasks (Yao et al., tau-bench,
     2024). ValueError where a task has fewer than k episodes.
+
+    Parameters
+    ----------
+    k
+        Trials that must all succeed.
     """
     c, n = _counts(n_success, n_evaluated)
     if isinstance(k, bool) or k < 1 or np.any(n < k):

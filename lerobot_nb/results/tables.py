@@ -132,7 +132,15 @@ def _notes(eval_info: Mapping[str, Any]) -> list[str]:
 
 
 def text_table(eval_info: Mapping[str, Any], markdown: bool = False) -> str:
-    """The table for a terminal, or in Markdown."""
+    """The table for a terminal, or in Markdown.
+
+    Parameters
+    ----------
+    eval_info
+        Content of eval_info.json.
+    markdown
+        For a pull request in place of a terminal.
+    """
     rows, notes = table_rows(eval_info), _notes(eval_info)
     rows = [
         [markdown_text(cell) if markdown else terminal_text(cell) for cell in row] for row in rows
