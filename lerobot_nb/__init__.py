@@ -1,6 +1,6 @@
 """Evaluate robot policies in simulation: reproducible numbers, intervals and videos."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 __version__ = "0.1.0"
 
@@ -69,6 +69,25 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)
+
+
+def _where(name: str) -> str:
+    """What to type for a name that is not in the table: the module that holds it, or the nearest
+    name. With a space at its end; an empty text where nothing is near.
+    """
+    if name.startswith("_"):
+        return ""  # what inspect and its like ask every module for
+    import difflib
+
+    from ._modidx import d as index
+
+    symbols = cast("dict[str, dict[str, object]]", index["syms"])
+    homes = [module for module, names in symbols.items() if f"{module}.{name}" in names]
+    if homes:
+        return f"write {' or '.join(f'from {home} import {name}' for home in homes)}; "
+    close = difflib.get_close_matches(name, __all__, n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table
     from .envs.base import EnvFactory as EnvFactory
@@ -145,10 +164,7 @@ else:
 
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF:
-            import difflib
-
-            close = difflib.get_close_matches(name, __all__, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
+            hint = _where(name)
             raise AttributeError(
                 f"module {__name__!r} has no attribute {name!r}; {hint}its public names are {', '.join(__all__)}"
             )

@@ -108,3 +108,17 @@ def test_type_checkers_are_told_the_same_names():
 def test_a_mistyped_name_is_answered_with_the_nearest():
     with pytest.raises(AttributeError, match="did you mean 'evaluate'"):
         lerobot_nb.evalute  # noqa: B018
+
+
+def test_a_name_of_a_module_is_answered_with_the_import():
+    with pytest.raises(
+        AttributeError, match="from lerobot_nb.results.comparison import cochrans_q"
+    ):
+        lerobot_nb.cochrans_q  # noqa: B018
+    listed = {name: module for module, names in listed_names().items() for name in names}
+    unknown = [name for name in listed if name[0].islower() and name not in lerobot_nb.__all__]
+    assert len(unknown) > 30
+    for name in unknown:
+        home = f"lerobot_nb.{listed[name]} import {name}"
+        with pytest.raises(AttributeError, match=home):
+            getattr(lerobot_nb, name)
