@@ -26,7 +26,7 @@ BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
 RUN := $(if $(SKIP_INSTALL),,PATH="$(CURDIR)/$(BIN):$$PATH")
 
-.PHONY: help eval lab shell test test-slow test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-metrics package docs readme speed speed-lerobot lock export clean gl
+.PHONY: help eval lab shell test test-slow test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-train smoke-metrics package docs readme speed speed-lerobot lock export clean gl
 
 help:               ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -145,6 +145,9 @@ image:              ## build the image of BENCHMARK
 
 smoke:              ## one short evaluation in the image of BENCHMARK; what it makes goes to ARTIFACTS
 	docker/engine.sh run $(IMAGE) $(ARTIFACTS) /opt/lerobot_nb/docker/smoke.sh $(BENCHMARK) $(PARAMS)
+
+smoke-train:        ## one short training in the image of BENCHMARK, evaluated inside; what it makes goes to ARTIFACTS
+	docker/engine.sh run $(IMAGE) $(ARTIFACTS) /opt/lerobot_nb/docker/smoke_train.sh $(BENCHMARK) $(PARAMS)
 
 smoke-metrics:      ## metrics.json of what `make smoke` made, also after a failure; needs no package but Python
 	python3 -m lerobot_nb.results.metrics $(ARTIFACTS) --benchmark $(BENCHMARK) --allow-missing

@@ -82,6 +82,18 @@ def test_smoke_evaluation_comes_out(benchmark, tmp_path):
     )
 
 
+def test_smoke_training_comes_out(benchmark, tmp_path):
+    arguments = f"BENCHMARK={benchmark}", f"IMAGE={image(benchmark)}", f"ARTIFACTS={tmp_path}"
+    done = make("smoke-train", *arguments)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    folder = tmp_path / f"{benchmark}_training"
+    assert (folder / "checkpoints/best/model.safetensors").stat().st_size > 1000
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in log] == ["loss", "evaluation"]
+    eval_info = json.loads((tmp_path / f"{benchmark}_training_unseen/eval_info.json").read_text())
+    assert eval_info["overall"]["n_episodes"] == 2 and eval_info["overall"]["n_errors"] == 0
+
+
 def test_nothing_runs_as_root(benchmark, tmp_path):
     done = run(
         image(benchmark),

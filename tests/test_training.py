@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,7 @@ from lerobot_nb.training.demonstrations import record_demonstrations
 from lerobot_nb.training.tracking import make_tracker
 
 TWO = EvalConfig(batch_size=2)
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +296,7 @@ def test_wrong_settings_and_wrong_checkpoints(env_config, demonstrations, tmp_pa
     training = Training(tmp_path / "training", demonstrations, env_config, config).run(
         lambda line: None
     )
-    with pytest.raises(TrainingError, match="another configuration"):
+    with pytest.raises(TrainingError, match="train.seed: 0 then, 1 now"):
         Training(
             tmp_path / "training", demonstrations, env_config, dataclasses.replace(config, seed=1)
         )
@@ -329,6 +333,125 @@ def test_a_training_that_diverges_says_so(env_config, demonstrations, tmp_path):
         training.run(lambda line: None)
 
 
+CONFIG = TrainConfig(
+    steps=30, batch_size=32, eval_freq=10, log_freq=7, save_freq=6, n_episodes=1, hidden=(16,)
+)
+
+
+@pytest.fixture(scope="module")
+def whole(env_config, demonstrations, tmp_path_factory):
+    """A training that nobody interrupted."""
+    short = dataclasses.replace(env_config, episode_length=20)
+    folder = tmp_path_factory.mktemp("training") / "whole"
+    return Training(folder, demonstrations, short, CONFIG, eval_config=TWO).run(lambda line: None)
+
+
+def numbers(training):
+    """The log, without the time that things took."""
+    return [
+        {name: value for name, value in line.items() if name not in ("elapsed_s", "eval_s")}
+        for line in training.log()
+    ]
+
+
+def equal_weights(one, other):
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("stop_at", [3, 6, 10, 17, 25])
+def test_interrupted_equals_uninterrupted(whole, demonstrations, tmp_path, stop_at):
+    """Anywhere: before the first state, at a state, behind one, behind an evaluation."""
+
+    class Stop(BaseException):
+        pass
+
+    class Stopping(Training):
+        def _gradient_step(self, network):
+            if self.step == stop_at:
+                raise Stop
+            return super()._gradient_step(network)
+
+    arguments = (tmp_path / "t", demonstrations, whole.env_config, CONFIG)
+    with pytest.raises(Stop):
+        Stopping(*arguments, eval_config=TWO).run(lambda line: None)
+    again = Training(*arguments, eval_config=TWO)
+    assert again.step == max(one for one in (0, 6, 10, 12, 18, 20, 24) if one <= stop_at)
+    again.run(lambda line: None)
+    assert equal_weights(again.network, whole.network) and numbers(again) == numbers(whole)
+    for name in ("best", "last"):
+        one, other = (
+            (training.folder / "checkpoints" / name / "model.safetensors").read_bytes()
+            for training in (whole, again)
+        )
+        assert one == other, name
+
+
+def test_the_best_checkpoint_is_that_of_the_best_evaluation(whole, demonstrations, tmp_path):
+    """Trained again up to that step, the weights are the same."""
+    best = whole.best
+    assert best is not None and best.n_success == max(one.n_success for one in whole.results)
+    shorter = Training(tmp_path / "t", demonstrations, whole.env_config, CONFIG, eval_config=TWO)
+    while shorter.step < best.step:
+        shorter._gradient_step(shorter.network)
+        shorter.step += 1
+    policy = make_policy(str(whole.folder / "checkpoints/best"))
+    assert equal_weights(policy.network, shorter.network)
+
+
+@pytest.mark.parametrize(
+    "break_it, words",
+    [
+        (lambda folder: (folder / "state.pt").write_bytes(b"PK"), "state.pt can't be read"),
+        (lambda folder: (folder / "log.jsonl").write_text("{}\n"), "log.jsonl can't be read"),
+        (lambda folder: (folder / "log.jsonl").write_bytes(b"\xff\n"), "log.jsonl can't be read"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json can't be read"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "another training"),
+        (lambda folder: (folder / "config.json").unlink(), "holds no training"),
+    ],
+)
+def test_damaged_training_folders(whole, demonstrations, tmp_path, break_it, words):
+    folder = tmp_path / "t"
+    shutil.copytree(whole.folder, folder)
+    break_it(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(TrainingError, match=words):
+        Training(folder, demonstrations, whole.env_config, CONFIG)
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_other_data_is_refused_by_name(whole, demonstrations):
+    columns = dict(demonstrations.columns)
+    columns["action"] = columns["action"] + np.float32(1e-3)  # as many frames, other actions
+    with pytest.raises(TrainingError, match="data.sha256"):
+        Training(
+            whole.folder,
+            dataclasses.replace(demonstrations, columns=columns),
+            whole.env_config,
+            CONFIG,
+        )
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(whole, tmp_path, monkeypatch):
+    """The disk is full in the middle of writing: the old checkpoint stays."""
+    folder = save_checkpoint(whole.network, tmp_path / "checkpoint")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    kept = Path.write_bytes
+
+    def torn(path, content):
+        kept(path, content[: len(content) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", torn)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(whole.network, folder)
+    monkeypatch.undo()
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    make_policy(str(folder))
+
+
 def test_trackers_are_imported_only_when_asked(tmp_path, monkeypatch):
     import sys
 
@@ -341,33 +464,52 @@ def test_trackers_are_imported_only_when_asked(tmp_path, monkeypatch):
 
 
 def test_train_notebook_smoke(tmp_path):
-    import nbformat
-    import papermill
-
-    path = Path(__file__).resolve().parent.parent / "nbs/train.ipynb"
-    papermill.execute_notebook(
-        str(path),
-        str(tmp_path / "out.ipynb"),
-        parameters={
-            "steps": 1,
-            "eval_freq": 1,
-            "n_episodes": 1,
-            "n_demonstrations": 1,
-            "task": "reach-v3",
-            "output_dir": str(tmp_path / "t"),
-        },
-        cwd=str(tmp_path),
-        progress_bar=False,
+    """The script that runs in the images; the checkpoint then goes through eval.ipynb."""
+    (tmp_path / "nbs").symlink_to(ROOT / "nbs")
+    environment = os.environ | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    }
+    done = subprocess.run(
+        [str(ROOT / "docker/smoke_train.sh"), "metaworld"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
+    assert done.returncode == 0, done.stderr[-3000:]
+    folder = tmp_path / "outputs/metaworld_training"
     text = "".join(
-        output.get("text", "")
-        for cell in nbformat.read(tmp_path / "out.ipynb", 4).cells
+        "".join(output.get("text", ""))
+        for cell in json.loads(folder.with_suffix(".ipynb").read_text())["cells"]
         for output in cell.get("outputs", [])
     )
-    assert "best: step 1" in text and (tmp_path / "t/checkpoints/best/model.safetensors").is_file()
+    assert "best: step 1" in text
+    done = subprocess.run(
+        ["papermill", "nbs/eval.ipynb", "outputs/eval.ipynb", "-p", "task", "reach-v3"]
+        + ["-p", "policy", "outputs/metaworld_training/checkpoints/best"]
+        + ["-p", "n_episodes", "2", "-p", "seed", "101000", "-p", "render", "none"]
+        + ["-p", "output_dir", "outputs/eval"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    # the same checkpoint on the same seeds: the notebook's own evaluation has the same records
+    one, other = (
+        EvalRun.load(tmp_path / "outputs" / name).records()
+        for name in ("metaworld_training_unseen", "eval")
+    )
+    assert len(one) == len(other) == 2
+    assert all(same_episode(a, b) == [] for a, b in zip(one, other))
+
+
+def test_a_wrong_parameter_of_the_train_notebook(tmp_path):
+    import papermill
+
     with pytest.raises(papermill.PapermillExecutionError, match="stepz"):
         papermill.execute_notebook(
-            str(path),
+            str(ROOT / "nbs/train.ipynb"),
             str(tmp_path / "wrong.ipynb"),
             parameters={"stepz": 1},
             cwd=str(tmp_path),

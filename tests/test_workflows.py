@@ -25,6 +25,7 @@ TESTED = {
     "docs": "tests/test_project.py::test_docs_can_be_staged; rendering needs Quarto",
     "image": "tests/test_containers.py",
     "smoke": "tests/test_containers.py",
+    "smoke-train": "tests/test_containers.py; the script in it: tests/test_training.py",
     "test-containers": "tests/test_containers.py itself, with pytest",
     "test-lerobot": "tests/test_lerobot.py itself, with pytest, in an environment that has lerobot",
     "smoke-metrics": "test_smoke_metrics, tests/test_containers.py",

@@ -6,7 +6,10 @@
 __all__ = ['TrainingError', 'TrainConfig', 'StepResult', 'Training']
 
 # %% ../../nbs/training/behaviour_cloning.ipynb #af9824d7
+import contextlib
 import dataclasses
+import hashlib
+import io
 import json
 import logging
 import math
@@ -63,6 +66,11 @@ class TrainConfig:
         Widths of the hidden layers.
     image_size
         Height and width that pictures are resized to.
+    log_freq
+        Steps between two lines with the loss.
+    save_freq
+        Steps between two states from which an interrupted training goes on; evaluations save one
+        too.
     eval_freq
         Steps between two evaluations; the last step is evaluated too. 0 for none at all.
     n_episodes
@@ -83,6 +91,8 @@ class TrainConfig:
     n_action_steps: int = 4
     hidden: tuple[int, ...] = (256, 256, 256)
     image_size: int = 84
+    log_freq: int = 100
+    save_freq: int = 1000
     eval_freq: int = 1000
     n_episodes: int = 20
     eval_seed: int = 1000
@@ -93,6 +103,8 @@ class TrainConfig:
         for name, least in (
             ("steps", 1),
             ("batch_size", 1),
+            ("log_freq", 1),
+            ("save_freq", 1),
             ("eval_freq", 0),
             ("n_episodes", 1),
             ("eval_seed", 0),
@@ -166,6 +178,14 @@ class TrainingData:
     def __len__(self) -> int:
         return len(self.actions)
 
+    def sha256(self) -> str:
+        """Of all inputs and actions: a training goes on with the data that it began with."""
+        digest = hashlib.sha256()
+        for name, values in sorted({**self.inputs, "action": self.chunks}.items()):
+            digest.update(f"{name} {tuple(values.shape)} {values.dtype}".encode())
+            digest.update(values.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
     def order(self, step: int, config: TrainConfig) -> Tensor:
         """The frames of one step, (batch_size,); they follow from the seed and the step alone, so
         that a resumed training sees the same.
@@ -225,6 +245,7 @@ def chunk_loss(
     chunks: Tensor,
     valid: Tensor,
     forward: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
+    n_valid: float | None = None,
 ) -> Tensor:
     """Mean absolute error of the normalised actions, over those that belong to the episode.
 
@@ -236,6 +257,8 @@ def chunk_loss(
         Actions in the environment's units: (B, chunk_size, A).
     valid
         Which of them belong to the episode: (B, chunk_size).
+    n_valid
+        What the sum of the errors is divided by; default: the number of actions that count.
     forward
         What to call in place of `network`: the same network in a wrapper that averages gradients
         over processes.
@@ -244,7 +267,7 @@ def chunk_loss(
     target = (chunks.to(device) - network.action_mean) / network.action_std
     error = ((forward or network)(inputs) - target).abs().mean(-1)
     weights = valid.to(device, error.dtype)
-    loss: Tensor = (error * weights).sum() / weights.sum()
+    loss: Tensor = (error * weights).sum() / (weights.sum() if n_valid is None else n_valid)
     return loss
 
 # %% ../../nbs/training/behaviour_cloning.ipynb #f9d95bed
@@ -350,6 +373,7 @@ class Training:
             weight_decay=self.config.weight_decay,
         )
         self.step, self.results = 0, list[StepResult]()
+        self._losses: list[float] = []  # since the last line of the log
         self._open()
 
     @property
@@ -359,8 +383,8 @@ class Training:
 
     @property
     def best(self) -> StepResult | None:
-        """The evaluation with the most successes, the earliest of them; where nothing is judged,
-        that with the highest reward.
+        """The evaluation with the highest success rate, the earliest of them; where nothing is
+        judged, that with the highest reward.
         """
         ranked = [
             result
@@ -371,8 +395,8 @@ class Training:
             max(
                 ranked,
                 key=lambda result: (
-                    result.n_success,
-                    result.avg_sum_reward if not result.n_judged else 0,
+                    result.n_success / result.n_judged if result.n_judged else 0.0,
+                    0.0 if result.n_judged else result.avg_sum_reward,
                     -result.step,
                 ),
             )
@@ -387,49 +411,67 @@ class Training:
 
     def _open(self) -> None:
         """Begin, or take up what the folder holds."""
+        if self.is_main:
+            self._begin()
+        if self.accelerator is not None:
+            self.accelerator.wait_for_everyone()
+        if (self.folder / "state.pt").is_file():
+            self._restore()
+
+    def _begin(self) -> None:
         about = {
             "train": dataclasses.asdict(self.config),
             "env_config": self.env_config.to_dict(),
-            "frames": len(self.data),
+            "data": {"frames": len(self.data), "sha256": self.data.sha256()},
         }
         text = json.dumps(about, indent=2, sort_keys=True, allow_nan=False)
         path = self.folder / "config.json"
         if path.is_file():
-            if path.read_text(encoding="utf-8") != text:
+            try:
+                before = json.loads(path.read_text(encoding="utf-8"))
+                different = _different("", before, json.loads(text))
+            except (OSError, ValueError, AttributeError) as error:
+                raise TrainingError(f"{path} can't be read: {error}") from error
+            if different:
                 raise TrainingError(
-                    f"{self.folder} holds a training with another configuration or other data; give a new folder"
+                    f"{self.folder} holds another training: {'; '.join(different[:4])}. "
+                    "Use the same configuration and data, or a new folder."
                 )
-            if (self.folder / "state.pt").is_file():
-                self._restore()
             return
         if self.folder.exists() and any(self.folder.iterdir()):
             raise TrainingError(
                 f"{self.folder} is not empty and holds no training; give a new folder"
             )
-        if self.is_main:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _replace(path, text.encode())
 
     def _restore(self) -> None:
-        state = torch.load(self.folder / "state.pt", map_location=self.device, weights_only=True)
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step = state["step"]
-        lines = [
-            json.loads(line)
-            for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-            if line.endswith("}")
-        ]
-        kept = [line for line in lines if line["step"] <= self.step]
+        path = self.folder / "state.pt"
+        try:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            self.network.load_state_dict(state["network"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self._losses = state["step"], state["losses"]
+        except Exception as error:  # torch raises nearly anything for a damaged file
+            raise TrainingError(
+                f"{path} can't be read ({type(error).__name__}: {str(error).splitlines()[0]}). "
+                "Remove it to begin the training anew; its checkpoints are overwritten then."
+            ) from error
         # what came after the state is computed again
-        (self.folder / "log.jsonl").write_text(
-            "".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8"
-        )
-        self.results = [
-            StepResult(**{name: value for name, value in line.items() if name != "kind"})
-            for line in kept
-            if line["kind"] == "evaluation"
-        ]
+        kept = [line for line in self.log() if line["step"] <= self.step]
+        try:
+            self.results = [
+                StepResult(**{name: value for name, value in line.items() if name != "kind"})
+                for line in kept
+                if line["kind"] == "evaluation"
+            ]
+        except (KeyError, TypeError) as error:
+            raise TrainingError(f"{self.folder / 'log.jsonl'} can't be read: {error}") from error
+        if self.is_main:
+            _replace(
+                self.folder / "log.jsonl",
+                "".join(json.dumps(line) + "\n" for line in kept).encode(),
+            )
         _log.info("going on from step %d", self.step)
 
     def run(self, report: Callable[[str], None] = _log.info) -> "Training":
@@ -439,43 +481,56 @@ class Training:
         network = (
             self.accelerator.prepare(self.network) if self.accelerator is not None else self.network
         )
-        began, last_report = time.perf_counter(), time.perf_counter()
-        losses: list[float] = []
-        while self.step < self.config.steps:
-            losses.append(self._gradient_step(network))
-            self.step += 1
-            done = self.step == self.config.steps
-            evaluates = bool(self.config.eval_freq) and (
-                self.step % self.config.eval_freq == 0 or done
-            )
-            if evaluates or done or time.perf_counter() - last_report > 10:
-                loss, last_report = float(np.mean(losses)), time.perf_counter()
-                losses = []
-                self._write_line(
-                    {
-                        "kind": "loss",
-                        "step": self.step,
-                        "loss": loss,
-                        "learning_rate": self.config.learning_rate_at(self.step - 1),
-                        "elapsed_s": time.perf_counter() - began,
-                    }
+        began = time.perf_counter()
+        with contextlib.nullcontext() as workers:
+            while self.step < self.config.steps:
+                self._losses.append(self._gradient_step(network))
+                self.step += 1
+                last = self.step == self.config.steps
+                if last or self.step % self.config.log_freq == 0:
+                    loss, self._losses = self._mean_loss(), []
+                    self._write_line(
+                        {
+                            "kind": "loss",
+                            "step": self.step,
+                            "loss": loss,
+                            "learning_rate": self.config.learning_rate_at(self.step - 1),
+                            "elapsed_s": time.perf_counter() - began,
+                        }
+                    )
+                    if self.is_main:
+                        report(f"step {self.step} of {self.config.steps}: loss {loss:.4f}")
+                evaluates = bool(self.config.eval_freq) and (
+                    last or self.step % self.config.eval_freq == 0
                 )
-                report(f"step {self.step} of {self.config.steps}: loss {loss:.4f}")
-            if (evaluates or done) and self.is_main:
-                self._evaluate_and_save(evaluates, report)
-            if self.accelerator is not None:
-                self.accelerator.wait_for_everyone()
+                if self.is_main and evaluates:
+                    self._evaluate(report)
+                if self.is_main and (evaluates or last or self.step % self.config.save_freq == 0):
+                    self._save()
+                if evaluates and self.accelerator is not None:
+                    self.accelerator.wait_for_everyone()
         return self
+
+    def _mean_loss(self) -> float:
+        mean = float(np.mean(self._losses))
+        if self.accelerator is None:
+            return mean
+        return float(
+            self.accelerator.reduce(torch.tensor(mean, device=self.device), reduction="mean")
+        )
 
     def _gradient_step(self, network: Any) -> float:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate_at(self.step)
-        rows = self.data.order(self.step, self.config)
+        rows, n_valid = self.data.order(self.step, self.config), None
         if self.accelerator is not None:
-            rows = rows[self.accelerator.process_index :: self.accelerator.num_processes]
+            # gradients are averaged over the processes: together they are those of the whole batch
+            n_processes = self.accelerator.num_processes
+            n_valid = float(self.data.valid[rows].sum()) / n_processes
+            rows = rows[self.accelerator.process_index :: n_processes]
         inputs, chunks, valid = self.data.batch(rows)
         self.network.train()
-        loss = chunk_loss(self.network, inputs, chunks, valid, forward=network)
+        loss = chunk_loss(self.network, inputs, chunks, valid, forward=network, n_valid=n_valid)
         self.optimizer.zero_grad()
         if self.accelerator is None:
             torch.autograd.backward(loss)
@@ -489,31 +544,34 @@ class Training:
             )
         return value
 
-    def _evaluate_and_save(self, evaluates: bool, report: Callable[[str], None]) -> None:
-        if evaluates:
-            before = self.best
-            result = evaluate_network(self.network, self.env_config, self.step, self.eval_config)
-            self.results.append(result)
-            self._write_line(result.to_json())
-            judged = (
-                f"{result.n_success}/{result.n_judged} successes"
-                if result.n_judged
-                else f"reward {result.avg_sum_reward}"
-            )
-            report(f"step {self.step}: {judged} in {result.eval_s:.0f} s")
-            if self.best is not before:
-                save_checkpoint(self.network, self.folder / "checkpoints/best")
+    def _evaluate(self, report: Callable[[str], None]) -> None:
+        before = self.best
+        result = evaluate_network(self.network, self.env_config, self.step, self.eval_config)
+        self.results.append(result)
+        self._write_line(result.to_json())
+        judged = (
+            f"{result.n_success}/{result.n_judged} successes"
+            if result.n_judged
+            else f"reward {result.avg_sum_reward}"
+        )
+        errors = f", {result.n_errors} ended in an error" if result.n_errors else ""
+        report(f"step {self.step}: {judged}{errors} in {result.eval_s:.0f} s")
+        if self.best is not before:
+            save_checkpoint(self.network, self.folder / "checkpoints/best")
+
+    def _save(self) -> None:
         save_checkpoint(self.network, self.folder / "checkpoints/last")
-        unfinished = self.folder / ".state.pt.unfinished"
+        state = io.BytesIO()
         torch.save(
             {
                 "network": self.network.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "step": self.step,
+                "losses": self._losses,
             },
-            unfinished,
+            state,
         )
-        unfinished.replace(self.folder / "state.pt")
+        _replace(self.folder / "state.pt", state.getvalue())
 
     def _write_line(self, line: dict[str, Any]) -> None:
         if self.is_main:
@@ -529,11 +587,22 @@ class Training:
             )
 
     def log(self) -> list[dict[str, Any]]:
-        """The lines of log.jsonl."""
-        return [
-            json.loads(line)
-            for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-        ]
+        """The lines of log.jsonl; a torn last one is left out.
+
+        Raises
+        ------
+        TrainingError
+            Where it can't be read.
+        """
+        path = self.folder / "log.jsonl"
+        try:
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+            if not all(isinstance(line, dict) and "step" in line for line in lines):
+                raise ValueError("a line is not one that a training writes")
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"{path} can't be read: {error}") from error
+        return lines
 
     def plot(self) -> Any:
         """A matplotlib figure: the loss, and the success rate with its 95 % interval (Wilson), by
@@ -562,6 +631,24 @@ class Training:
                 )
         right.set(xlabel="step", ylabel="success, %", ylim=(0, 103))
         return figure
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
+
+
+def _different(name: str, before: Any, now: Any) -> list[str]:
+    """What differs between two pieces of plain data: "train.steps: 10 then, 20 now"."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            line
+            for key in sorted({*before, *now})
+            for line in _different(f"{name}.{key}" if name else key, before.get(key), now.get(key))
+        ]
+    return [] if before == now else [f"{name}: {before!r} then, {now!r} now"]
 
 
 def _accelerator() -> Any:
