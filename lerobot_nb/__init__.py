@@ -47,7 +47,7 @@ _HOMES = {
     "lerobot_nb.policies.remote": ("RemotePolicy",),
     "lerobot_nb.policies.serve": ("PolicyServer",),
     "lerobot_nb.results.comparison": ("Comparison", "compare_many", "compare_runs"),
-    "lerobot_nb.results.dataset": ("Demonstrations",),
+    "lerobot_nb.results.dataset": ("DemonstrationError", "Demonstrations"),
     "lerobot_nb.results.merging": ("merge_runs",),
     "lerobot_nb.results.outcomes": ("Outcome", "outcome_of"),
     "lerobot_nb.results.rates": ("SuccessRate", "wilson_interval"),
@@ -64,7 +64,7 @@ _HOMES = {
     "lerobot_nb.evaluation.watching": ("watch_run",),
     "lerobot_nb.evaluation.rollout": ("eval_policy", "eval_policy_all", "rollout"),
     "lerobot_nb.evaluation.warm_workers": ("WarmWorkers",),
-    "lerobot_nb.training.behaviour_cloning": ("TrainConfig", "Training"),
+    "lerobot_nb.training.behaviour_cloning": ("TrainConfig", "Training", "TrainingError"),
     "lerobot_nb.training.demonstrations": ("record_demonstrations",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -145,6 +145,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from .results.comparison import Comparison as Comparison
     from .results.comparison import compare_many as compare_many
     from .results.comparison import compare_runs as compare_runs
+    from .results.dataset import DemonstrationError as DemonstrationError
     from .results.dataset import Demonstrations as Demonstrations
     from .results.merging import merge_runs as merge_runs
     from .results.outcomes import Outcome as Outcome
@@ -159,6 +160,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from .results.run_folder import RunFolderError as RunFolderError
     from .training.behaviour_cloning import TrainConfig as TrainConfig
     from .training.behaviour_cloning import Training as Training
+    from .training.behaviour_cloning import TrainingError as TrainingError
     from .training.demonstrations import record_demonstrations as record_demonstrations
 else:
 

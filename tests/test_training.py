@@ -361,6 +361,26 @@ def equal_weights(one, other):
     )
 
 
+def test_workers_stay_warm_between_evaluations(whole, demonstrations, tmp_path, monkeypatch):
+    """One process for three evaluations, and it is gone afterwards."""
+    from lerobot_nb.envs import workers as module
+
+    started = []
+    kept = module.Worker.__init__
+
+    def counted(self, *arguments, **more):
+        started.append(self)
+        kept(self, *arguments, **more)
+
+    monkeypatch.setattr(module.Worker, "__init__", counted)
+    one = EvalConfig(batch_size=1, n_spare=0)
+    again = Training(tmp_path / "t", demonstrations, whole.env_config, CONFIG, eval_config=one).run(
+        lambda line: None
+    )
+    assert len(again.results) == 3 and numbers(again) == numbers(whole)
+    assert len(started) == 1 and not started[0].alive
+
+
 @pytest.mark.parametrize("stop_at", [3, 6, 10, 17, 25])
 def test_interrupted_equals_uninterrupted(whole, demonstrations, tmp_path, stop_at):
     """Anywhere: before the first state, at a state, behind one, behind an evaluation."""

@@ -6,7 +6,6 @@
 __all__ = ['TrainingError', 'TrainConfig', 'StepResult', 'Training']
 
 # %% ../../nbs/training/behaviour_cloning.ipynb #af9824d7
-import contextlib
 import dataclasses
 import hashlib
 import io
@@ -28,6 +27,7 @@ from ..envs.config import EnvConfig
 from ..envs.errors import LerobotNbError
 from ..evaluation.benchmark import make_benchmark, make_runner
 from ..evaluation.config import EvalConfig
+from ..evaluation.warm_workers import WarmWorkers
 from lerobot_nb.policies.cloned import (
     ClonedNetwork,
     ClonedPolicy,
@@ -289,13 +289,23 @@ class StepResult:
 
 # %% ../../nbs/training/behaviour_cloning.ipynb #950978ec
 def evaluate_network(
-    network: ClonedNetwork, env_config: EnvConfig, step: int, config: EvalConfig
+    network: ClonedNetwork,
+    env_config: EnvConfig,
+    step: int,
+    config: EvalConfig,
+    workers: WarmWorkers | None = None,
 ) -> StepResult:
-    """Evaluate a network as it is. It is put into evaluation mode meanwhile."""
+    """Evaluate a network as it is. It is put into evaluation mode meanwhile.
+
+    Parameters
+    ----------
+    workers
+        Processes that were started by an earlier evaluation, and are kept for the next one.
+    """
     began = time.perf_counter()
     policy = ClonedPolicy(network=network)
     benchmark = make_benchmark(env_config, policy, videos=False)
-    runner = make_runner(benchmark, policy, config)
+    runner = make_runner(benchmark, policy, config, workers=workers)
     records = sorted(runner.run(), key=lambda record: record.key)
     if runner.stopped:
         raise TrainingError(f"the evaluation at step {step} was stopped: {runner.stopped}")
@@ -477,12 +487,14 @@ class Training:
     def run(self, report: Callable[[str], None] = _log.info) -> "Training":
         """Train to the end; returns itself. report: is told the loss and each evaluation, in a
         line.
+
+        The worker processes of the evaluations are started once, and end with this call.
         """
         network = (
             self.accelerator.prepare(self.network) if self.accelerator is not None else self.network
         )
         began = time.perf_counter()
-        with contextlib.nullcontext() as workers:
+        with WarmWorkers() as workers:
             while self.step < self.config.steps:
                 self._losses.append(self._gradient_step(network))
                 self.step += 1
@@ -504,7 +516,7 @@ class Training:
                     last or self.step % self.config.eval_freq == 0
                 )
                 if self.is_main and evaluates:
-                    self._evaluate(report)
+                    self._evaluate(workers, report)
                 if self.is_main and (evaluates or last or self.step % self.config.save_freq == 0):
                     self._save()
                 if evaluates and self.accelerator is not None:
@@ -544,9 +556,11 @@ class Training:
             )
         return value
 
-    def _evaluate(self, report: Callable[[str], None]) -> None:
+    def _evaluate(self, workers: WarmWorkers, report: Callable[[str], None]) -> None:
         before = self.best
-        result = evaluate_network(self.network, self.env_config, self.step, self.eval_config)
+        result = evaluate_network(
+            self.network, self.env_config, self.step, self.eval_config, workers
+        )
         self.results.append(result)
         self._write_line(result.to_json())
         judged = (
