@@ -15,9 +15,10 @@ from lerobot_nb.cli import main
 from lerobot_nb.evaluation.video import VideoWriter
 from lerobot_nb.results import exporting, figures
 from lerobot_nb.results.eval_info import build_eval_info
-from lerobot_nb.results.html_report import html_report, save_figures, write_html_report
+from lerobot_nb.results.html_report import html_report, other_rates, save_figures, write_html_report
 from lerobot_nb.results.pictures import first_and_last_frame, grid_video
 from lerobot_nb.results.records import EpisodeRecord, append_record, dumps_strict
+from lerobot_nb.results.report import Report
 from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 from lerobot_nb.results.tables import latex_table, table_rows
 
@@ -299,3 +300,26 @@ def test_svg_in_a_page_takes_its_colour():
     text = figures.figure_svg(figures.success_plot(info), for_page=True)
     assert "currentColor" in text and not re.search(figures.INK, text, re.IGNORECASE)
     assert json.dumps(text)
+
+
+def test_pass_hat_k_and_success_at_the_end(tmp_path):
+    """Against counting by hand: all pairs of two tasks; successes that were lost again."""
+    from itertools import combinations
+
+    outcomes = {0: [True, True, False, True], 1: [False, True, False, False]}
+    for task, row in outcomes.items():
+        for index, success in enumerate(row):
+            changes = dict(
+                success=success,
+                end_reason="success" if success else "time_limit",
+                success_step=3 if success else None,
+                n_success_steps=int(success),
+                success_at_end=success and index != 0,
+            )
+            append_record(tmp_path / "episodes.jsonl", record(task, index, **changes))
+    by_hand = [sum(a and b for a, b in combinations(row, 2)) / 6 for row in outcomes.values()]
+    rates = dict(other_rates(Report(tmp_path)))
+    assert rates["pass^2"] == f"{100 * sum(by_hand) / 2:.1f} %" and "pass^5" not in rates
+    assert rates["success at any step"].startswith("4 of 8")
+    assert rates["success at the end"].startswith("3 of 8")
+    assert "pass^2" in html_report(tmp_path)
