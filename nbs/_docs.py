@@ -113,9 +113,12 @@ def link_names(text: str, own_page: str = "") -> str:
 
 
 def play_films(text: str) -> str:
-    """A picture that links to a film (`[![words](poster.jpg)](film.mp4)`, which works anywhere) becomes a player."""
+    """A picture that links to a film (`[![words](poster.jpg)](film.mp4)`, which works anywhere) becomes a player.
+    The words of a picture that stands alone describe it, and are no caption.
+    """
+    text = re.sub(r"^!\[([^\]\"]+)\]\(([^)\s]+)\)$", r'![](\2){fig-alt="\1"}', text, flags=re.M)
     player = (
-        r'<video controls muted loop playsinline preload="metadata" poster="\2" aria-label="\1">'
+        r'<video controls muted loop playsinline preload="metadata" style="width:100%" poster="\2" aria-label="\1">'
         r'<source src="\3" type="video/mp4"></video>'
     )
     return re.sub(
