@@ -13,6 +13,7 @@ pytest.importorskip("accelerate", reason="accelerate is not installed: make test
 pytestmark = pytest.mark.slow
 
 from accelerated import CONFIG, env_config
+
 from lerobot_nb import EvalConfig
 from lerobot_nb.training.behaviour_cloning import Training
 from lerobot_nb.training.demonstrations import record_demonstrations
