@@ -46,6 +46,7 @@ _HOMES = {
     "lerobot_nb.policies.lerobot_policy": ("LerobotPolicy",),
     "lerobot_nb.policies.remote": ("RemotePolicy",),
     "lerobot_nb.policies.serve": ("PolicyServer",),
+    "lerobot_nb.results.browser": ("EpisodeBrowser",),
     "lerobot_nb.results.comparison": ("Comparison", "compare_many", "compare_runs"),
     "lerobot_nb.results.dataset": ("DemonstrationError", "Demonstrations"),
     "lerobot_nb.results.merging": ("merge_runs",),
@@ -56,6 +57,7 @@ _HOMES = {
     "lerobot_nb.results.run_folder": ("RunFolder", "RunFolderError"),
     "lerobot_nb.evaluation.config": ("EvalConfig",),
     "lerobot_nb.evaluation.evaluate": ("EvalRun", "evaluate"),
+    "lerobot_nb.evaluation.live": ("LiveEval",),
     "lerobot_nb.evaluation.parameters": ("EvalParameters",),
     "lerobot_nb.evaluation.plan": ("Plan",),
     "lerobot_nb.evaluation.progress": ("Progress",),
@@ -118,6 +120,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from .evaluation.config import EvalConfig as EvalConfig
     from .evaluation.evaluate import EvalRun as EvalRun
     from .evaluation.evaluate import evaluate as evaluate
+    from .evaluation.live import LiveEval as LiveEval
     from .evaluation.parameters import EvalParameters as EvalParameters
     from .evaluation.plan import Plan as Plan
     from .evaluation.progress import Progress as Progress
@@ -142,6 +145,7 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from .policies.lerobot_policy import LerobotPolicy as LerobotPolicy
     from .policies.remote import RemotePolicy as RemotePolicy
     from .policies.serve import PolicyServer as PolicyServer
+    from .results.browser import EpisodeBrowser as EpisodeBrowser
     from .results.comparison import Comparison as Comparison
     from .results.comparison import compare_many as compare_many
     from .results.comparison import compare_runs as compare_runs

@@ -1,0 +1,110 @@
+"""EpisodeBrowser without a browser: its filters, what it says, how it takes 10,000 episodes and other people's folders."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from lerobot_nb import EpisodeBrowser, EpisodeRecord
+from lerobot_nb.results.outcomes import EpisodeTally, Outcome
+from lerobot_nb.results.run_folder import RunFolderError
+
+OLD = Path(__file__).parent / "data" / "runs_of_0_1_0" / "gym_finished"
+
+
+def run_of(folder, records):
+    shutil.copytree(OLD, folder)
+    lines = [json.dumps(record.to_json()) for record in records]
+    (folder / "episodes.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def many(n_episodes):
+    for i in range(n_episodes):
+        failed = i % 3 == 0
+        yield EpisodeRecord(
+            f"suite {i % 2}",
+            i % 10,
+            f"task {i % 10}",
+            "do it",
+            i // 10,
+            seed=i,
+            success=not failed,
+            end_reason="error" if i % 50 == 7 else "time_limit" if failed else "success",
+            n_steps=100,
+            sum_reward=0.1 * i,
+        )
+
+
+def test_ten_thousand_episodes_load_filter_and_plot_in_under_two_seconds(tmp_path):
+    folder = run_of(tmp_path / "run", many(10_000))
+    began = time.process_time()
+    browser = EpisodeBrowser(folder)
+    assert browser.widget is not None
+    browser._parts["outcome"].value = Outcome.FAILURE
+    browser._parts["suite"].value = "suite 1"
+    taken = time.process_time() - began
+    assert taken < 2.0
+    expected = [record for record in many(10_000) if record.suite == "suite 1"]
+    expected = [one for one in expected if one.evaluated and not one.success]
+    assert sorted(one.key for one in expected) == sorted(
+        browser.table.records[number].key for number in browser.numbers
+    )
+    # one mark of the plot for each of them
+    assert browser._parts["details"].value.count("h0") == len(expected)
+
+
+def test_counts_are_those_of_the_tally(tmp_path):
+    records = list(many(500))
+    browser = EpisodeBrowser(run_of(tmp_path / "run", records))
+    counts = browser.table.counts(browser.numbers)
+    assert counts.rate == EpisodeTally(True, records).counts.rate
+    assert str(counts.rate) in browser.summary()
+
+
+def test_the_list_turns_pages_and_shows_what_is_chosen(tmp_path):
+    browser = EpisodeBrowser(run_of(tmp_path / "run", many(250)))
+    parts = (browser.widget, browser._parts)[1]
+    seen = []
+    browser.choose(0)
+    for _ in range(3):
+        seen += [number for _, number in parts["list"].options]
+        parts["on"].click()
+    assert seen == browser.numbers
+    assert parts["on"].disabled and not parts["back"].disabled
+    parts["list"].value = seen[-1]
+    assert browser.record is browser.table.records[seen[-1]]
+    assert "/".join(map(str, browser.record.key)) in browser.command
+    assert f"lerobot-nb rerun {tmp_path / 'run'}" in parts["details"].value
+
+
+def test_names_of_others_do_nothing(tmp_path):
+    evil = "<img src=x onerror=alert(1)>\x1b[2J"
+    record = EpisodeRecord(evil, 0, evil, evil, 0, seed=0, video_path="../../etc/passwd")
+    browser = EpisodeBrowser(run_of(tmp_path / "run", [record]))
+    parts = (browser.widget, browser._parts)[1]
+    shown = [parts[name].value for name in ("details", "record", "summary", "no_video")]
+    for text in (*shown, browser.picture()):
+        assert "<img src=x" not in text and "\x1b" not in text
+    assert "not a path inside" in parts["no_video"].value and parts["video"].value == b""
+    assert "\x1b" not in parts["list"].options[0][0]
+
+
+@pytest.mark.parametrize("damage", ["absent", "manifest", "line"])
+def test_damaged_folders_are_one_error(tmp_path, damage):
+    folder = tmp_path / "run"
+    if damage != "absent":
+        shutil.copytree(OLD, folder)
+        with open(folder / {"manifest": "run.json", "line": "episodes.jsonl"}[damage], "a") as file:
+            file.write("[]\n")
+    with pytest.raises(RunFolderError, match=str(folder)):
+        EpisodeBrowser(folder)
+
+
+def test_no_widget_where_nobody_can_click(tmp_path):
+    folder = run_of(tmp_path / "run", many(3))
+    still, live = EpisodeBrowser(folder), EpisodeBrowser(folder, static=False)
+    assert set(still._repr_mimebundle_()) == {"text/plain", "text/html"}
+    assert "application/vnd.jupyter.widget-view+json" in live._repr_mimebundle_()
