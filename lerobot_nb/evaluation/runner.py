@@ -318,6 +318,9 @@ class Runner:
             video_path_of,
         )
         self._answers = _AnswerTaker(self._work, config)
+        # called several times a second while the run goes on, in its thread: it may wait (a pause)
+        # or raise KeyboardInterrupt (a stop)
+        self.each_turn: Callable[[], object] = lambda: None
 
     @property
     def stopped(self) -> str | None:
@@ -386,6 +389,7 @@ class Runner:
             self._turns,
         )
         while True:
+            self.each_turn()
             for seat in seats:
                 if seat.phase is Phase.IDLE and schedule.n_left:
                     self._work.give(seat)

@@ -310,6 +310,7 @@ def _run_episodes(
     """Every record goes to the folder, then to the display."""
     if progress is not None:
         progress.start(len(runner.plan), description, len(finished.keys), finished.tally)
+        runner.each_turn = getattr(progress, "turn", runner.each_turn)
     # closed at once, also where a traceback keeps this frame alive
     with contextlib.closing(runner.run()) as records:
         for record in records:
