@@ -7,9 +7,9 @@ __all__ = ['LiveEval']
 
 # %% ../../nbs/evaluation/live.ipynb #68ebec26
 import base64
-import html
 import io
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from .progress import Progress
 from .watching import RunState, watch_run
 from ..results.browser import has_front_end
 from ..results.escaping import html_text
-from ..results.outcomes import CountedEpisode, EpisodeTally
+from ..results.outcomes import CountedEpisode
 from ..results.pictures import first_and_last_frame
 from ..results.records import EpisodeRecord
 from ..results.run_folder import RunFolder, RunFolderError, new_run_path
@@ -349,10 +349,9 @@ class LiveEval:
             if self.error is not None and not isinstance(self.error, KeyboardInterrupt)
             else ""
         )
-        more = "go on with" if self.state in ("stopped", "interrupted", "killed") else ""
         command = (
-            f" · go on with: <code>lerobot-nb eval --resume {html.escape(str(self.folder))}</code>"
-            if more
+            f" · go on with: <code>lerobot-nb eval --resume {html_text(shlex.quote(str(self.folder)))}</code>"
+            if self.state in ("stopped", "interrupted", "killed")
             else ""
         )
         return f'{problem}<div style="font-size:85%;opacity:.8">run folder: {html_text(self.folder)}{command}</div>'
