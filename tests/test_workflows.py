@@ -23,6 +23,7 @@ TESTED = {
     "package": "test_package",
     "lock": "tests/test_project.py::test_requirement_files_satisfy_the_settings; the resolution itself needs minutes and the network",
     "docs": "tests/test_project.py::test_docs_can_be_staged; rendering needs Quarto",
+    "test-docs": "tests/test_docs.py itself, with pytest",
     "image": "tests/test_containers.py",
     "smoke": "tests/test_containers.py",
     "smoke-train": "tests/test_containers.py; the script in it: tests/test_training.py",

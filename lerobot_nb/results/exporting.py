@@ -127,7 +127,15 @@ def model_card_data(
 
 
 def model_card_snippet(folder: str | os.PathLike[str], model_name: str | None = None) -> str:
-    """The YAML header of a model card, with its two rules."""
+    """The YAML header of a model card, with its two rules.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    model_name
+        Name of the model; None: the policy's name in the run.
+    """
     from huggingface_hub import ModelCardData
 
     card: Any = ModelCardData(**model_card_data(folder, model_name))
@@ -141,6 +149,11 @@ def push_model_card(
 ) -> str:  # address of the commit
     """Add the results to the model card of a repository on the Hugging Face Hub. The only function
     here that sends anything; `hf auth login` says who you are.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
     """
     import huggingface_hub
 
@@ -156,6 +169,11 @@ def write_robostats(
 
     `robostats.load_jsonl(path, protocol=…, success_field="success", policy_id_field="policy_id",
     task_id_field="task_id", scenario_fields=["scenario_id"])` reads them.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
     """
     report = Report(folder)
     manifest: Mapping[str, Any] = report.manifest or {}
@@ -192,6 +210,11 @@ def write_rerun(
 ) -> int:  # episodes written
     """Write episodes of a run as a Rerun recording. ImportError with what to install where
     rerun-sdk is missing, ValueError for an episode that the run does not have.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
     """
     try:
         rerun: Any = importlib.import_module("rerun")

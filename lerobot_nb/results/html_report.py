@@ -269,7 +269,19 @@ def write_html_report(
     most_videos: int = 4,
     most_bytes: int = 40_000_000,
 ) -> Path:
-    """Write the page of `html_report`. OSError where the file can't be written."""
+    """Write the page of `html_report`. OSError where the file can't be written.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    embed
+        Put videos into the page; False: link all of them.
+    most_videos
+        Most videos of each task.
+    most_bytes
+        Size up to which videos are put into the page; the others are linked.
+    """
     page = html_report(
         folder,
         Path(path).absolute().parent,

@@ -173,7 +173,13 @@ def grid_video(
     width: int = 160,  # pixels of each episode
     most: int = 16,  # episodes
 ) -> Path | None:  # None where no video can be read
-    """Write one video that shows many episodes at once, at the rate of the first."""
+    """Write one video that shows many episodes at once, at the rate of the first.
+
+    Parameters
+    ----------
+    n_columns
+        Videos beside each other.
+    """
     import av
     import numpy as np
 
