@@ -101,7 +101,7 @@ test-slow: $(everything)  ## the tests that take minutes
 
 test-lerobot: setup-lerobot $(everything)     ## policies that lerobot built and saved, evaluated here and by lerobot itself; openpi's client
 	@$(LEROBOT_BIN)/python -c "import openpi_client" 2>/dev/null || $(LEROBOT_BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps openpi-client==0.1.2
-	$(if $(SKIP_INSTALL),,LEROBOT_NB_OTHER_PYTHON="$(CURDIR)/$(BIN)/python") $(LEROBOT_BIN)/python -m pytest --timeout 3600 tests/test_lerobot.py tests/test_lerobot_datasets.py tests/test_remote.py tests/test_checkpoints.py
+	$(if $(SKIP_INSTALL),,LEROBOT_NB_OTHER_PYTHON="$(CURDIR)/$(BIN)/python") $(LEROBOT_BIN)/python -m pytest --timeout 3600 tests/test_lerobot.py tests/test_lerobot_datasets.py tests/test_lerobot_training.py tests/test_remote.py tests/test_checkpoints.py
 
 test-containers: $(everything)    ## build both images and evaluate inside them
 	$(RUN) python -m pytest -m container --timeout 3600 tests/test_containers.py
