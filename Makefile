@@ -26,7 +26,7 @@ BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
 RUN := $(if $(SKIP_INSTALL),,PATH="$(CURDIR)/$(BIN):$$PATH")
 
-.PHONY: help eval lab shell test test-slow test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-train smoke-metrics package docs readme speed speed-lerobot lock export clean gl
+.PHONY: help eval lab shell test test-slow test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-train smoke-metrics package docs readme dashboard metrics-history speed speed-lerobot lock export clean gl
 
 help:               ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -125,6 +125,17 @@ format: $(tools)  ## ruff's formatter and import order over notebooks, tests and
 	$(RUN) ruff format --quiet $(FORMATTED)
 	$(RUN) nbdev_export
 	$(RUN) nbdev_clean
+
+METRICS ?= outputs
+DASHBOARD ?= outputs/dashboard
+
+dashboard: $(notebook)          ## health of benchmarks over time, from every metrics.json in METRICS (default: outputs)
+	@mkdir -p $(dir $(DASHBOARD))
+	$(RUN) papermill nbs/dashboard.ipynb $(DASHBOARD).ipynb -p folder $(METRICS) $(PARAMS)
+	$(RUN) jupyter nbconvert --to html --no-input $(DASHBOARD).ipynb
+
+metrics-history:                ## metrics.json of earlier runs of the benchmark workflow -> METRICS; needs gh
+	docker/metrics_history.sh $(METRICS)
 
 speed: $(everything)      ## the throughput table
 	@mkdir -p outputs

@@ -134,7 +134,7 @@ def open_and_run(tab: Tab, address: str, name: str) -> None:
     idle = "!!document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=idle]')"
     wait_for(tab, idle, "an idle kernel")
     tab.value("window.jupyterapp.commands.execute('application:toggle-left-area').then(() => true)")
-    tab.value("window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => true)")
+    tab.value("window.jupyterapp.commands.execute('notebook:run-all-cells') && true")
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,8 @@ TESTED = {
     "smoke-train": "tests/test_containers.py; the script in it: tests/test_training.py",
     "test-containers": "tests/test_containers.py itself, with pytest",
     "test-lerobot": "tests/test_lerobot.py itself, with pytest, in an environment that has lerobot",
+    "dashboard": "tests/test_dashboard.py",
+    "metrics-history": "tests/test_dashboard.py",
     "smoke-metrics": "test_smoke_metrics, tests/test_containers.py",
 }
 OTHER_COMMANDS = {
@@ -137,7 +139,7 @@ def test_benchmark_workflow_covers_what_exists():
         path.name.rpartition(".")[2] for path in DOCKERFILES
     )
     collect = [step for step in job["steps"] if step.get("if") == "always()"]
-    assert len(collect) == 2, "metrics and artifacts come out after a failure as well"
+    assert len(collect) == 3, "metrics and artifacts come out after a failure as well"
 
 
 def test_tests_run_on_every_python():
