@@ -412,7 +412,7 @@ def folders(tmp_path):
         ("good bad lacking", "", 0, "Cochran"),
         ("good bad lacking", "--fail-if-worse-by 5 --allow-missing", 1, "FAILED"),
         ("good bad", "--fail-if-worse-by x", 2, "percentage points"),
-        ("good bad", "--strict", 2, "go with"),
+        ("good bad", "--strict", 2, "need --fail-if-worse-by"),
         ("good bad", "--confidence 300", 2, "percentage points"),
     ],
 )
