@@ -23,22 +23,26 @@ DAY = datetime.timedelta(days=1)
 
 def write(folder, n_success, n_judged=20, replaced=None, **other):
     folder.mkdir(parents=True)
-    metrics = {
-        "version": 2,
-        "env": "metaworld",
-        "task": "mt10",
-        "policy": "expert",
-        "pc_success": 100 * n_success / n_judged if n_judged else None,
-        "n_episodes": n_judged,
-        "avg_sum_reward": None,
-        "eval_s": 60.0,
-        "pc_success_ci": None,
-        "n_success": n_success,
-        "n_judged": n_judged,
-        "n_evaluated": n_judged,
-        "n_errors": 0,
-        "task_descriptions": {},
-    } | other | (replaced or {})
+    metrics = (
+        {
+            "version": 2,
+            "env": "metaworld",
+            "task": "mt10",
+            "policy": "expert",
+            "pc_success": 100 * n_success / n_judged if n_judged else None,
+            "n_episodes": n_judged,
+            "avg_sum_reward": None,
+            "eval_s": 60.0,
+            "pc_success_ci": None,
+            "n_success": n_success,
+            "n_judged": n_judged,
+            "n_evaluated": n_judged,
+            "n_errors": 0,
+            "task_descriptions": {},
+        }
+        | other
+        | (replaced or {})
+    )
     (folder / "metrics.json").write_text(json.dumps(metrics))
 
 
