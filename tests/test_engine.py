@@ -722,7 +722,12 @@ def test_long_chunks_and_slow_policies_are_not_taken_for_hangs(tmp_path, way):
 @pytest.mark.parametrize("placement", ["driver", "worker"])
 def test_a_run_that_was_frozen_goes_on(tmp_path, placement):
     code = SCRIPT.format(
-        tests=str(TESTS), n=10, folder=str(tmp_path / "run"), placement=placement, resume=False
+        tests=str(TESTS),
+        n=10,
+        folder=str(tmp_path / "run"),
+        placement=placement,
+        resume=False,
+        step_s=0.002,
     ).replace("n_spare=1,", "n_spare=1, max_retries=0, step_timeout_s=5, reset_timeout_s=5,")
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -779,7 +784,12 @@ def test_a_worker_lost_in_lock_step(tmp_path, fault_step):
 
 def test_nohup_is_respected(tmp_path):
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + SCRIPT.format(
-        tests=str(TESTS), n=6, folder=str(tmp_path / "run"), placement="driver", resume=False
+        tests=str(TESTS),
+        n=6,
+        folder=str(tmp_path / "run"),
+        placement="driver",
+        resume=False,
+        step_s=0.002,
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -824,6 +834,7 @@ def test_no_film_of_an_interrupted_episode_is_left(tmp_path):
                 folder=str(tmp_path / "run"),
                 placement="worker",
                 resume=False,
+                step_s=0.002,
             )
             .replace("step_s=0.002", "step_s=0.002, render_mode='rgb_array'")
             .replace("n_spare=1,", "n_spare=1, render='failures',"),
