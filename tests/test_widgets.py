@@ -14,6 +14,7 @@ import pytest
 from browser import Tab, browser_tab, find_browser
 
 from lerobot_nb import EvalConfig, RunFolder, evaluate
+from lerobot_nb.envs.metaworld import MetaworldEnvConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "outputs" / "widgets"
@@ -133,14 +134,20 @@ def open_and_run(tab: Tab, address: str, name: str) -> None:
     wait_for(tab, "!!document.querySelector('.jp-NotebookPanel .jp-Notebook')", "the notebook")
     idle = "!!document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=idle]')"
     wait_for(tab, idle, "an idle kernel")
-    tab.value("window.jupyterapp.commands.execute('application:toggle-left-area').then(() => true)")
+    tab.value("window.jupyterapp.commands.execute('application:toggle-left-area') && true")
     tab.value("window.jupyterapp.commands.execute('notebook:run-all-cells') && true")
+    # JupyterLab may ask for the kernel
+    accept = "document.querySelector('.jp-Dialog .jp-mod-accept')"
+    output = "!!document.querySelector('.jp-OutputArea-output')"
+    wait_for(tab, f"({accept}?.click(), {output})", "an output")
 
 
 @pytest.fixture(scope="module")
 def filmed_run(tmp_path_factory):
     return evaluate(
-        "metaworld",
+        MetaworldEnvConfig(
+            task="reach-v3", episode_length=60, observation_height=128, observation_width=128
+        ),
         "lerobot_nb.policies.noisy:NoisyPolicy",
         EvalConfig(n_episodes=4, render="first:2"),
         policy_kwargs={
@@ -201,7 +208,9 @@ def test_a_live_evaluation_is_started_paused_and_stopped(tmp_path):
     notebook(
         tmp_path / "live.ipynb",
         "from lerobot_nb import EvalConfig, LiveEval\n"
-        f"live = LiveEval('metaworld', 'expert', EvalConfig(n_episodes=5000, batch_size=1, render='first:2'), output_dir={str(folder)!r})\nlive",
+        "from lerobot_nb.envs.metaworld import MetaworldEnvConfig\n"
+        "env = MetaworldEnvConfig(task='reach-v3', observation_height=128, observation_width=128)\n"
+        f"live = LiveEval(env, 'expert', EvalConfig(n_episodes=5000, batch_size=1, render='first:2'), output_dir={str(folder)!r})\nlive",
     )
 
     def n_lines():
