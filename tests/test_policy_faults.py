@@ -134,6 +134,35 @@ def test_a_wrong_action_is_the_policys_error_and_is_not_tried_again(kind, action
     assert re.search(words, record.error, re.S), record.error
 
 
+class Unstable(Picky):
+    """A simulator that fails in its first episode after the start of a process, whatever the action."""
+
+    n_failures = 0
+
+    def step(self, action):
+        if type(self).n_failures == 0:
+            type(self).n_failures += 1
+            raise ValueError("the simulation is unstable")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_simulator_that_fails_is_not_blamed_on_a_good_action(dtype):
+    """Also where the policy gives float64 for a float32 space."""
+    Unstable.n_failures = 0
+    policy = says(action=[0.25, 0.5], dtype="float32")
+    policy.dtype = dtype
+    task = TaskInfo("picky", 0, "picky", "be exact", max_episode_steps=5)
+    runner = Runner(
+        Plan((task,), 1, 1000),
+        lambda task: EnvFactory("test_policy_faults:Unstable", {"kind": "Box"}),
+        policy,
+        EvalConfig(n_episodes=1, batch_size=1, use_async_envs=False, max_retries=0),
+    )
+    (record,) = runner.run()
+    assert "the simulation is unstable" in record.error and "the policy gave" not in record.error
+
+
 @pytest.mark.parametrize("placement", ["driver", "worker"])
 def test_whole_numbers_of_a_network_are_integers(placement):
     _, records = run("Discrete", says(action=2.0), placement=placement)

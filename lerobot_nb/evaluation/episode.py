@@ -136,7 +136,7 @@ class EpisodeRun:
                     step(action, observe=number == last) if observes else step(action)
                 )
             except _REFUSALS as error:
-                if self.env.action_space.contains(action):
+                if not self._is_to_blame(action, error):
                     raise
                 raise self._refused(error, action) from error
             self.n_steps += 1
@@ -168,6 +168,19 @@ class EpisodeRun:
         self.render_s += rendering
         self.sim_s += time.perf_counter() - started - rendering
         return self.ended
+
+    def _is_to_blame(self, action: Any, error: Exception) -> bool:
+        """Whether the action explains the error: it is outside the action space.
+
+        Float64 in a float32 space is inside by its values. Only where the environment asserts what
+        it takes does the type count, too.
+        """
+        space = self.env.action_space
+        if space.contains(action):
+            return False
+        if isinstance(error, AssertionError) or not isinstance(action, np.ndarray):
+            return True
+        return not space.contains(action.astype(space.dtype))
 
     def _refused(self, error: Exception, action: Any) -> PolicyError:
         """The environment refused an action that is outside its action space."""
