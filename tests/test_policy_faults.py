@@ -134,6 +134,47 @@ def test_a_wrong_action_is_the_policys_error_and_is_not_tried_again(kind, action
     assert re.search(words, record.error, re.S), record.error
 
 
+class OneIsWrong(Policy):
+    """A fraction in the first episode; whole numbers in the other, in the same batch."""
+
+    def __init__(self):
+        self.indices, self.largest = {}, 0
+
+    def begin_episode(self, slot, episode):
+        self.indices[slot] = episode.spec.episode_index
+
+    def predict(self, slots, batch):
+        self.largest = max(self.largest, len(slots))
+        return np.array([[2.0 if self.indices[slot] else 0.7] for slot in slots])
+
+
+def test_one_slots_fraction_is_not_the_others_error():
+    policy = OneIsWrong()
+    _, records = run(
+        "Discrete", policy, n_episodes=2, max_batch=2, max_wait_s=30.0, max_error_rate=1.0
+    )
+    first, second = sorted(records, key=lambda record: record.episode_index)
+    assert policy.largest == 2
+    assert "0.7, which is not a whole number" in first.error
+    assert second.error is None and second.sum_reward == 6.0
+
+
+@pytest.mark.parametrize("action", [0.7, 3.0])
+def test_rollout_refuses_the_same_actions(action):
+    from lerobot_nb.envs.vector import LazyVectorEnv
+    from lerobot_nb.evaluation.rollout import rollout
+    from lerobot_nb.policies.asking import PolicyError
+
+    task = TaskInfo("picky", 0, "picky", "be exact", max_episode_steps=5)
+    factory = EnvFactory("test_policy_faults:Picky", {"kind": "Discrete"})
+    env = LazyVectorEnv(factory, 1, task=task, use_async_envs=False)
+    try:
+        with pytest.raises(PolicyError, match="not a whole number|outside the action space"):
+            rollout(env, says(action=action))
+    finally:
+        env.close()
+
+
 class Unstable(Picky):
     """A simulator that fails in its first episode after the start of a process, whatever the action."""
 

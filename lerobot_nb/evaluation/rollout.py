@@ -88,7 +88,7 @@ def rollout(
                 policy.predict(slots, batcher(_rows(observation, slots), episodes))
             )
             actions = check_actions(actions, env.num_envs, env.single_action_space)
-            problem = row_error(actions)
+            problem = row_error(actions, env.single_action_space)
             if problem:
                 raise PolicyError(problem)
             for action in actions.swapaxes(0, 1):

@@ -16,7 +16,7 @@ from ..envs.workers import WorkerFault
 from .config import EvalConfig
 from .endings import Endings
 from .seats import LOOK_AROUND_S, Phase, Seat, Seats
-from ..policies.asking import PolicyCaller, PolicyError, row_error
+from ..policies.asking import PolicyCaller, PolicyError, row_error, whole_numbers
 from ..policies.base import PolicyLost
 
 _log = logging.getLogger(__name__)
@@ -149,6 +149,8 @@ class Turns(ABC):
             if problem:
                 self.endings.abandon(row, problem)
                 continue
+            if not all_fine:  # the others' integers were left as they came
+                chunk = whole_numbers(chunk, row.action_space)
             row.phase = Phase.ACTING
             try:
                 self.seats.send_chunk(row, chunk)

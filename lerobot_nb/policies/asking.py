@@ -69,20 +69,16 @@ def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
         )
     if actions.dtype.kind not in "fiub":
         raise PolicyError(f"the policy gave actions of type {actions.dtype}; they must be numbers")
-    if (
-        action_space.dtype is not None
-        and action_space.dtype.kind in "iu"
-        and actions.dtype.kind in "fb"
-    ):
-        return _whole_numbers(actions, action_space.dtype)
-    checked: np.ndarray = actions
-    return checked
+    return whole_numbers(actions, action_space)
 
 
-def _whole_numbers(actions: np.ndarray, dtype: Any) -> np.ndarray:
-    """Numbers of a network (1.0) as the integers that the action space asks for. Actions with a
-    fraction stay as they are: `row_error` names them.
+def whole_numbers(actions: np.ndarray, action_space: Any) -> np.ndarray:
+    """Numbers of a network (1.0) as the integers that the action space asks for. Where one of them
+    has a fraction, all stay as they are: `row_error` names it.
     """
+    dtype = action_space.dtype
+    if dtype is None or dtype.kind not in "iu" or actions.dtype.kind not in "fb":
+        return actions
     with np.errstate(invalid="ignore"):
         whole = actions.astype(np.int64)
     is_whole = (whole == actions).all() and (whole.astype(dtype) == whole).all()
@@ -117,11 +113,8 @@ def row_error(row: np.ndarray, action_space: Any = None) -> str | None:
 
 def _integer_error(row: np.ndarray, action_space: Any) -> str | None:
     """What is wrong with actions of a space of integers; `row` as for `row_error`."""
-    if row.dtype.kind == "f":
-        wrong, why = row != np.rint(row), "is not a whole number"
-        if not wrong.any():
-            wrong, why = np.ones_like(wrong), f"does not fit into {action_space.dtype}"
-    else:
+    wrong, why = row != np.rint(row), "is not a whole number"
+    if not wrong.any():
         low, high = _integer_limits(action_space)
         wrong, why = (row < low) | (row > high), "is outside the action space"
     if not wrong.any():
