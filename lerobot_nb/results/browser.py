@@ -239,7 +239,17 @@ class EpisodeBrowser:
         task: tuple[str, int] | None = None,
         outcome: Outcome | str | None = None,
     ) -> list[EpisodeRecord]:
-        """Show only these; None: any. Returns their records."""
+        """Show only these; None: any. Returns their records.
+
+        Parameters
+        ----------
+        suite
+            Its name.
+        task
+            Suite and task id.
+        outcome
+            How the episode ended, see `Outcome`.
+        """
         self.numbers, self.page = self.table.select(suite, task, outcome), 0
         if self.chosen not in self.numbers:
             self.chosen = next(iter(self.numbers), None)

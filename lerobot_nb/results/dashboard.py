@@ -31,6 +31,8 @@ class BenchmarkResult:
 
     Parameters
     ----------
+    path
+        The file.
     benchmark, task, policy
         What was evaluated; "unknown" where the file does not say.
     when
@@ -120,6 +122,8 @@ class BenchmarkHealth:
 
     Parameters
     ----------
+    series
+        Benchmark, tasks and policy.
     results
         All of them, by date.
     last
@@ -168,12 +172,16 @@ def benchmark_health(
 
     Parameters
     ----------
+    results
+        What `read_results` found.
     expected
         Names of benchmarks that must be there.
     every_days
         Days after which the next result should be there; None: no result is ever late.
     now
         Default: the present.
+    confidence
+        "Worse" and "better" are said where p is below 1 - confidence.
     """
     if every_days is not None and not every_days > 0:
         raise ValueError(f"every_days is a number of days above 0, or None; got {every_days!r}")
@@ -289,7 +297,15 @@ def _verdict(health: BenchmarkHealth) -> str:
 
 # %% ../../nbs/results/dashboard.ipynb #fb6c6e37
 def health_markdown(health: Sequence[BenchmarkHealth], problems: Sequence[str] = ()) -> str:
-    """The table in Markdown."""
+    """The table in Markdown.
+
+    Parameters
+    ----------
+    health
+        What `benchmark_health` found.
+    problems
+        Sentences of `read_results` about files that can't be used.
+    """
     rows = [[markdown_text(cell) for cell in _row(one)] for one in health]
     lines = [
         "| " + " | ".join(COLUMNS) + " |",
@@ -300,7 +316,15 @@ def health_markdown(health: Sequence[BenchmarkHealth], problems: Sequence[str] =
 
 
 def health_html(health: Sequence[BenchmarkHealth], problems: Sequence[str] = ()) -> str:
-    """The table as HTML, with a small plot of each benchmark."""
+    """The table as HTML, with a small plot of each benchmark.
+
+    Parameters
+    ----------
+    health
+        What `benchmark_health` found.
+    problems
+        Sentences of `read_results` about files that can't be used.
+    """
     cell = 'style="padding:.3em .7em;border-bottom:1px solid #8884;text-align:left"'
     head = "".join(
         f"<th {cell}>{html_text(name)}</th>" for name in (*COLUMNS[:-1], "so far", "verdict")
@@ -316,7 +340,9 @@ def health_html(health: Sequence[BenchmarkHealth], problems: Sequence[str] = ())
 
 # %% ../../nbs/results/dashboard.ipynb #18739660
 def sparkline(health: BenchmarkHealth, width: int = 140, height: int = 34, most: int = 24) -> str:
-    """SVG: the last rates from 0 to 100 %, with their intervals; a cross where a run left no result."""
+    """SVG: the last rates from 0 to 100 %, with their intervals; a cross where a run left no
+    result.
+    """
     shown = health.results[-most:]
     parts = [
         f'<path d="M0 {y}H{width}" stroke="currentColor" stroke-opacity=".25"/>'
