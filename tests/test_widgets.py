@@ -104,6 +104,7 @@ def click(tab: Tab, script: str) -> None:
     place = tab.value(
         f"(() => {{ const r = ({script}).getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] }})()"
     )
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
     for kind in ("mousePressed", "mouseReleased"):
         tab.call(
             "Input.dispatchMouseEvent",
@@ -135,7 +136,11 @@ def open_and_run(tab: Tab, address: str, name: str) -> None:
     idle = "!!document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=idle]')"
     wait_for(tab, idle, "an idle kernel")
     tab.value("window.jupyterapp.commands.execute('application:toggle-left-area') && true")
-    tab.value("window.jupyterapp.commands.execute('notebook:run-all-cells') && true")
+    # with the mouse, as a user does: the notebook becomes the current one
+    click(tab, "document.querySelector('.jp-Notebook .jp-Cell .jp-InputArea-editor')")
+    items = "[...document.querySelectorAll('.lm-MenuBar-item')]"
+    click(tab, f"{items}.find(item => item.innerText.trim() === 'Run')")
+    click(tab, "document.querySelector('.lm-Menu-item[data-command=\"runmenu:run-all\"]')")
     # JupyterLab may ask for the kernel
     accept = "document.querySelector('.jp-Dialog .jp-mod-accept')"
     output = "!!document.querySelector('.jp-OutputArea-output')"
