@@ -45,8 +45,7 @@ class Progress:
         n_done: int = 0,
         tally: EpisodeTally | None = None,
     ) -> None:
-        """A run begins. n_total: episodes of the plan; n_done: how many of them an earlier,
-        interrupted run has finished; tally: their counts.
+        """A run begins.
 
         Parameters
         ----------
