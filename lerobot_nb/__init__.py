@@ -39,9 +39,8 @@ _HOMES = {
         "PolicyLoadError",
         "PolicyLost",
         "PolicyUnavailable",
-        "make_policy",
-        "register_policy",
     ),
+    "lerobot_nb.policies.factory": ("make_policy", "register_policy"),
     "lerobot_nb.policies.checkpoints": ("Checkpoint", "FeatureMismatch"),
     "lerobot_nb.policies.lerobot_policy": ("LerobotPolicy",),
     "lerobot_nb.policies.remote": ("RemotePolicy",),
@@ -138,10 +137,10 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from .policies.base import PolicyLoadError as PolicyLoadError
     from .policies.base import PolicyLost as PolicyLost
     from .policies.base import PolicyUnavailable as PolicyUnavailable
-    from .policies.base import make_policy as make_policy
-    from .policies.base import register_policy as register_policy
     from .policies.checkpoints import Checkpoint as Checkpoint
     from .policies.checkpoints import FeatureMismatch as FeatureMismatch
+    from .policies.factory import make_policy as make_policy
+    from .policies.factory import register_policy as register_policy
     from .policies.lerobot_policy import LerobotPolicy as LerobotPolicy
     from .policies.remote import RemotePolicy as RemotePolicy
     from .policies.serve import PolicyServer as PolicyServer

@@ -22,8 +22,6 @@ from lerobot_nb.policies.base import (
     PolicyLoadError,
     PolicyLost,
     PolicyUnavailable,
-    make_policy,
-    policy_wishes,
 )
 from lerobot_nb.policies.checkpoints import (
     Checkpoint,
@@ -33,6 +31,7 @@ from lerobot_nb.policies.checkpoints import (
     features_of_batch,
     weights_file,
 )
+from lerobot_nb.policies.factory import make_policy, policy_wishes
 from lerobot_nb.results.records import same_episode
 
 IMAGE, STATE = "observation.image", "observation.state"

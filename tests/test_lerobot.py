@@ -25,8 +25,9 @@ from lerobot_nb.envs.vector import LazyVectorEnv
 from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import evaluate
 from lerobot_nb.evaluation.parameters import EvalParameters
-from lerobot_nb.policies.base import AdaptedPolicy, Episode, PolicyLoadError, make_policy
+from lerobot_nb.policies.base import AdaptedPolicy, Episode, PolicyLoadError
 from lerobot_nb.policies.checkpoints import Checkpoint
+from lerobot_nb.policies.factory import make_policy
 from lerobot_nb.policies.lerobot_policy import load_counted
 from lerobot_nb.results.records import same_episode
 from lerobot_nb.results.run_folder import RunFolderError

@@ -10,7 +10,8 @@ pytest.importorskip("libero", reason="hf-libero is not installed")
 pytest.importorskip("robosuite", reason="robosuite is not installed")
 from lerobot_nb.envs.base import EpisodeSpec, TaskInfo
 from lerobot_nb.envs.libero import LiberoEnvConfig
-from lerobot_nb.policies.base import Episode, make_policy, stack_observations
+from lerobot_nb.policies.base import Episode, stack_observations
+from lerobot_nb.policies.factory import make_policy
 from lerobot_nb.policies.libero_expert import UNSOLVED, LiberoExpert
 
 

@@ -10,7 +10,8 @@ from gymnasium.utils.env_checker import check_env
 from lerobot_nb.envs.base import EpisodeSpec
 from lerobot_nb.envs.config import make_env_config
 from lerobot_nb.envs.metaworld import CAMERAS, TASK_DESCRIPTIONS, TASK_GROUPS, MetaworldEnv
-from lerobot_nb.policies.base import Episode, make_policy
+from lerobot_nb.policies.base import Episode
+from lerobot_nb.policies.factory import make_policy
 from lerobot_nb.policies.metaworld_expert import MetaworldExpert
 
 

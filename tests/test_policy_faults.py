@@ -15,14 +15,8 @@ from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import evaluate
 from lerobot_nb.evaluation.plan import Plan
 from lerobot_nb.evaluation.runner import Runner
-from lerobot_nb.policies.base import (
-    AdaptedPolicy,
-    Policy,
-    PolicySpec,
-    PolicyUnavailable,
-    make_policy,
-    register_policy,
-)
+from lerobot_nb.policies.base import AdaptedPolicy, Policy, PolicySpec, PolicyUnavailable
+from lerobot_nb.policies.factory import make_policy, register_policy
 from lerobot_nb.policies.simple import RandomPolicy
 from lerobot_nb.results.run_folder import RunFolderError
 

@@ -20,8 +20,9 @@ from synthetic import Noisy, WholeBatch, synthetic_envs
 
 from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import EvalRun, evaluate
-from lerobot_nb.policies.base import PolicyLoadError, PolicyUnavailable, make_policy
+from lerobot_nb.policies.base import PolicyLoadError, PolicyUnavailable
 from lerobot_nb.policies.commands import serve_command
+from lerobot_nb.policies.factory import make_policy
 from lerobot_nb.policies.remote import TOKEN_VARIABLE, RemotePolicy, pack, unpack
 from lerobot_nb.policies.serve import PolicyServer
 from lerobot_nb.results.records import same_episode

@@ -15,7 +15,7 @@ from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import evaluate
 from lerobot_nb.evaluation.plan import Plan
 from lerobot_nb.evaluation.sessions import continued_manifest
-from lerobot_nb.policies.base import make_policy
+from lerobot_nb.policies.factory import make_policy
 from lerobot_nb.results.comparison import ProtocolMismatchError, compare_runs
 from lerobot_nb.results.manifest import MOST_EPISODES
 from lerobot_nb.results.merging import merge_runs

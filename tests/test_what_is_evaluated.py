@@ -407,7 +407,8 @@ def test_a_text_of_the_users_own_takes_its_place(text_grid, tmp_path):
 
 def test_states_of_one_number_make_a_column():
     from lerobot_nb.envs.base import EpisodeSpec
-    from lerobot_nb.policies.base import Batcher, Episode, make_policy
+    from lerobot_nb.policies.base import Batcher, Episode
+    from lerobot_nb.policies.factory import make_policy
 
     batcher = Batcher(make_policy(Watching()))
     episodes = [

@@ -31,7 +31,7 @@ from lerobot_nb.evaluation.sessions import (
     run_session,
 )
 from .warm_workers import WarmWorkers
-from ..policies.base import make_policy, policy_wishes
+from ..policies.factory import make_policy, policy_wishes
 from ..results.eval_info import read_eval_info_of, reports_success
 from ..results.json_checks import check_json_exact
 from ..results.manifest import MANIFEST_VERSION, WRITTEN_BY, check_manifest

@@ -308,7 +308,7 @@ class EvalParameters:
         """
         from lerobot_nb.envs.config import env_config_class, make_env_config
         from lerobot_nb.envs.settings import unknown_name
-        from lerobot_nb.policies.base import policy_wishes
+        from lerobot_nb.policies.factory import policy_wishes
 
         fields = {
             name: value
@@ -378,7 +378,7 @@ class EvalParameters:
 
         ValueError for one that it doesn't take.
         """
-        from lerobot_nb.policies.base import policy_source
+        from lerobot_nb.policies.factory import policy_source
 
         arguments = _dictionary(self.policy_kwargs)
         # by the policy's name: the checkpoint, or the server's address
@@ -405,7 +405,7 @@ class EvalParameters:
 
     def _policy_target(self, env_config: Any) -> Any:
         from lerobot_nb.envs.base import resolve
-        from lerobot_nb.policies.base import policy_path
+        from lerobot_nb.policies.factory import policy_path
 
         return resolve(policy_path(self.policy, env_config))
 
@@ -420,7 +420,7 @@ class EvalParameters:
             (with what to install) where the benchmark can't run on this machine.
         """
         from lerobot_nb.evaluation.plan import Plan
-        from lerobot_nb.policies.base import make_policy, policy_source
+        from lerobot_nb.policies.factory import make_policy, policy_source
 
         config = self.eval_config()
         env_config = self.env_config()

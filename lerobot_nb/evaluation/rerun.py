@@ -12,7 +12,7 @@ import os
 from .benchmark import make_benchmark, make_runner
 from .plan import Plan
 from .resume import load_request
-from ..policies.base import make_policy
+from ..policies.factory import make_policy
 from ..results.eval_info import read_eval_info_of
 from ..results.records import EpisodeRecord, same_episode
 from ..results.run_folder import RunFolder

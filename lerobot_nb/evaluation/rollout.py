@@ -27,7 +27,8 @@ from lerobot_nb.policies.asking import (
     make_batcher,
     row_error,
 )
-from ..policies.base import Episode, Policy, adapt_policy, make_policy
+from ..policies.base import Episode, Policy
+from ..policies.factory import adapt_policy, make_policy
 
 _log = logging.getLogger(__name__)
 

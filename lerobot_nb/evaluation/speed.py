@@ -26,7 +26,8 @@ from ..envs.arguments import ArgumentParser
 from .benchmark import Benchmark, make_benchmark, make_runner
 from .config import EvalConfig
 from .runner import Runner
-from ..policies.base import Episode, Policy, make_policy
+from ..policies.base import Episode, Policy
+from ..policies.factory import make_policy
 
 # %% ../../nbs/evaluation/speed.ipynb #f289e46c
 def engine_steps_per_s(

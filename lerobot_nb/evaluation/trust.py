@@ -16,7 +16,8 @@ from ..results.run_folder import RunFolderError
 def foreign_policy(name: str) -> str | None:
     """The policy's name where running it runs code of somebody else's; None where it is known."""
     from lerobot_nb.envs.base import resolve
-    from lerobot_nb.policies.base import Policy, policy_names
+    from lerobot_nb.policies.base import Policy
+    from lerobot_nb.policies.factory import policy_names
 
     if name in policy_names():
         return None

@@ -4,13 +4,11 @@
 
 # %% auto #0
 __all__ = ['Episode', 'PolicyLoadError', 'PolicyLost', 'PolicyUnavailable', 'PolicySpec', 'Policy', 'stack_observations',
-           'AdaptedPolicy', 'register_policy', 'policy_names', 'make_policy', 'adapt_policy']
+           'AdaptedPolicy']
 
 # %% ../../nbs/policies/base.ipynb #b34a8396
-import dataclasses
 import inspect
 import json
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..envs.base import EpisodeSpec, TaskInfo, import_path, resolve
+from ..envs.base import EpisodeSpec, TaskInfo, resolve
 from ..envs.errors import LerobotNbError, shown
 
 if TYPE_CHECKING:
@@ -123,12 +121,12 @@ class PolicySpec:
                 )
 
     def build(self) -> "Policy":
-        policy: Policy = _construct(self.target, resolve(self.target), self.kwargs)
+        policy: Policy = construct(self.target, resolve(self.target), self.kwargs)
         policy.spec = self
         return policy
 
-
-def _construct(path: str, target: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+# %% ../../nbs/policies/base.ipynb #d9abe886
+def construct(path: str, target: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
     """`target(**kwargs)`; what it raises is told with the policy's name."""
     try:
         return target(**kwargs)
@@ -140,7 +138,7 @@ def _construct(path: str, target: Callable[..., Any], kwargs: dict[str, Any]) ->
             f"policy {path} could not be made with the arguments {kwargs} (policy_kwargs): {type(error).__name__}: {error}"
         ) from error
 
-
+# %% ../../nbs/policies/base.ipynb #b375dccb
 class Policy:
     """Base class of policies. Override `predict`, and `begin_episode` where there is state.
 
@@ -549,204 +547,3 @@ def _add_state(digest: Any, state: Any) -> None:
             )
         else:
             digest.update(repr(value).encode())
-
-# %% ../../nbs/policies/base.ipynb #63770a22
-_POLICIES = {
-    "random": "lerobot_nb.policies.simple:RandomPolicy",
-    "zero": "lerobot_nb.policies.simple:ZeroPolicy",
-}
-
-
-def register_policy(name: str, path: str) -> None:
-    """Make the policy class at `path` ("package.module:Name") known as `name`.
-
-    Raises
-    ------
-    ValueError
-        For a name that has a meaning already.
-    """
-    own = {
-        "expert": "the benchmark's own scripted policy",
-        "random": "random actions",
-        "zero": "zeros as actions",
-    }
-    if name in own and path != _POLICIES.get(name):
-        raise ValueError(
-            f"policy name {name!r} can't be registered: it stands for {own[name]}; choose another name for {path!r}"
-        )
-    if not name or any(sign in name for sign in ":/"):
-        raise ValueError(
-            f"policy name {name!r} can't be registered: it needs a name without ':' and '/', which import paths, addresses and folders have"
-        )
-    _POLICIES[name] = path
-
-
-def policy_names() -> list[str]:
-    """Names that `make_policy` knows; "expert" stands for the benchmark's own scripted policy."""
-    return sorted(["expert", *_POLICIES])
-
-
-def make_policy(policy: Any, env_config: Any = None, **kwargs: Any) -> Policy:
-    """A policy from a name ("expert", "random", "zero", …), a checkpoint (a folder, or
-    "hub:user/repo@revision"), the address of a server ("ws://host:port"), an import path
-    ("my_module:MyPolicy") or an object.
-
-    Parameters
-    ----------
-    env_config
-        The benchmark's configuration, which knows its scripted expert; a checkpoint is compared
-        with it before its weights are loaded.
-    kwargs
-        Arguments of the policy's class. Plain data, if the policy is to run inside the workers.
-    policy
-        A name, a folder, an address, `my_module:MyPolicy`, a description or an object.
-
-    Raises
-    ------
-    ValueError
-        For a name that is not known
-    TypeError
-        For an object that is not a policy.
-    """
-    if isinstance(policy, Policy):
-        if kwargs:
-            raise TypeError(
-                f"{policy.name} is built already, so the arguments {sorted(kwargs)} can't be applied"
-            )
-        return _checked(policy)
-    if not isinstance(policy, str):
-        if inspect.isclass(policy):
-            policy = import_path(policy)
-        else:
-            return adapt_policy(policy, **kwargs)
-    path = policy_path(policy, env_config)
-    target, source = resolve(path), policy_source(policy)
-    if set(source) & set(kwargs):
-        raise ValueError(
-            f"policy={policy!r} says the {', '.join(source)} already; leave it out of policy_kwargs"
-        )
-    kwargs = source | kwargs
-    if inspect.isclass(target) and issubclass(target, Policy):
-        # before gigabytes are loaded
-        if env_config is not None and hasattr(target, "check_source"):
-            target.check_source(env_config, **kwargs)
-        return _checked(PolicySpec(path, kwargs).build())
-    made = _construct(path, target, kwargs)
-    return _checked(made) if isinstance(made, Policy) else adapt_policy(made, name=policy)
-
-
-def adapt_policy(policy: Any, **kwargs: Any) -> Policy:
-    """The policy that an object stands for: one of lerobot's is asked as it is seen to act
-    (`LerobotObject`), any other as its methods say (`AdaptedPolicy`).
-
-    Parameters
-    ----------
-    kwargs
-        `n_action_steps`, `preprocessor`, `postprocessor`, `name`.
-    """
-    if any(
-        base.__name__ == "PreTrainedPolicy" and base.__module__.startswith("lerobot.")
-        for base in type(policy).__mro__
-    ):
-        from lerobot_nb.policies.lerobot_policy import LerobotObject
-
-        return LerobotObject(policy, **kwargs)
-    return AdaptedPolicy(policy, **kwargs)
-
-# %% ../../nbs/policies/base.ipynb #b6734e5a
-def _checked(policy: Policy) -> Policy:
-    """The policy; ValueError where what it says of itself makes no sense."""
-    if (
-        isinstance(policy.placements, str)
-        or not policy.placements
-        or not set(policy.placements) <= {"driver", "worker"}
-    ):
-        raise ValueError(
-            f"policy {policy.name!r}: placements={policy.placements!r}; it must be a tuple of 'driver', 'worker' or both"
-        )
-    if policy.batch_format not in ("torch", "numpy"):
-        raise ValueError(
-            f"policy {policy.name!r}: batch_format={policy.batch_format!r}; allowed are 'torch' and 'numpy'"
-        )
-    return policy
-
-
-def policy_path(name: str, env_config: Any = None) -> str:
-    """Import path of the policy called `name`; "expert" is the benchmark's own. ValueError for a
-    name that is not known.
-    """
-    if name == "expert":
-        path: str | None = getattr(env_config, "expert", None)
-        if not path:
-            benchmark = getattr(env_config, "type", None) or "this environment"
-            raise ValueError(
-                f"policy='expert': {benchmark} has no scripted expert; use one of {sorted(_POLICIES)} or 'my_module:MyPolicy'"
-            )
-        return path
-    if name in _POLICIES:
-        return _POLICIES[name]
-    source = policy_source(name)
-    if "address" in source:
-        return "lerobot_nb.policies.remote:RemotePolicy"
-    if "checkpoint" in source:
-        from lerobot_nb.policies.checkpoints import checkpoint_class
-
-        return checkpoint_class(name)
-    if ":" in name:
-        return name
-    hint = (
-        f" (there is no folder {name!r} in {os.getcwd()}; a checkpoint on the hub is written 'hub:{name}')"
-        if "/" in name
-        else ""
-    )
-    raise ValueError(
-        f"policy={name!r} is not known{hint}; use one of {policy_names()}, the folder of a checkpoint, 'hub:user/repo', 'ws://host:port', 'my_module:MyPolicy', "
-        "or a Python object"
-    )
-
-
-def policy_source(name: str) -> dict[str, Any]:
-    """What a policy's name says to its class: the `checkpoint` to load, the `address` of a server,
-    or nothing.
-    """
-    if name.startswith(("ws://", "wss://")):
-        return {"address": name}
-    if name.startswith("hub:") or (
-        name not in _POLICIES and name != "expert" and os.path.isdir(name)
-    ):
-        return {"checkpoint": name}
-    return {}
-
-
-def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> dict[str, Any]:
-    """Fields of a benchmark's configuration that a policy settles where nobody else does, such as
-    `obs_type` or `observation_height`.
-
-    Parameters
-    ----------
-    policy, kwargs
-        As for `make_policy`. Nothing is built, and no weights are loaded.
-    env_config
-        The configuration or its class; fields and observations that it doesn't have are left out.
-    """
-    if isinstance(policy, str):
-        target, kwargs = resolve(policy_path(policy, env_config)), policy_source(policy) | kwargs
-        wishes = (
-            target.wishes_of(**kwargs)
-            if hasattr(target, "wishes_of")
-            else {}
-            if getattr(target, "needs_images", True)
-            else {"obs_type": "state"}
-        )
-    else:
-        wishes = policy.env_wishes() if isinstance(policy, Policy) else {}
-    if env_config is None:
-        return wishes
-    if "native" in env_config.obs_types:  # what is observed is the environment's own
-        return {}
-    known = {field.name for field in dataclasses.fields(env_config)}
-    return {
-        name: value
-        for name, value in wishes.items()
-        if name in known and (name != "obs_type" or value in env_config.obs_types)
-    }

@@ -98,7 +98,7 @@ def serve_command(argv: Sequence[str]) -> int:
             for word in argv
         ]
     )
-    from lerobot_nb.policies.base import make_policy
+    from lerobot_nb.policies.factory import make_policy
     from lerobot_nb.policies.serve import PolicyServer
 
     token = os.environ.get(arguments.token_variable)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..envs.base import TaskInfo
-from .base import Episode, Policy, make_policy
+from .base import Episode, Policy
+from .factory import make_policy
 
 # %% ../../nbs/policies/noisy.ipynb #7ee3d582
 class NoisyPolicy(Policy):

@@ -21,7 +21,7 @@ from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.plan import Plan
 from lerobot_nb.evaluation.recording import recorded_benchmark, worth_keeping
 from lerobot_nb.evaluation.trust import foreign_benchmark
-from lerobot_nb.policies.base import make_policy, policy_path, policy_source, policy_wishes
+from lerobot_nb.policies.factory import make_policy, policy_path, policy_source, policy_wishes
 from lerobot_nb.results.dataset import (
     UNDER_WAY,
     DemonstrationError,
