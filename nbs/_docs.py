@@ -112,11 +112,21 @@ def link_names(text: str, own_page: str = "") -> str:
     return "\n".join(lines)
 
 
+def described(words: str) -> str:
+    """The description of a picture, as Quarto takes it: a "%" is read as part of an address."""
+    return re.sub(r"\s*%", " percent", words)
+
+
 def play_films(text: str) -> str:
     """A picture that links to a film (`[![words](poster.jpg)](film.mp4)`, which works anywhere) becomes a player.
     The words of a picture that stands alone describe it, and are no caption.
     """
-    text = re.sub(r"^!\[([^\]\"]+)\]\(([^)\s]+)\)$", r'![](\2){fig-alt="\1"}', text, flags=re.M)
+    text = re.sub(
+        r"^!\[([^\]\"]+)\]\(([^)\s]+)\)$",
+        lambda found: f'![]({found[2]}){{fig-alt="{described(found[1])}"}}',
+        text,
+        flags=re.M,
+    )
     player = (
         r'<video controls muted loop playsinline preload="metadata" style="width:100%" poster="\2" aria-label="\1">'
         r'<source src="\3" type="video/mp4"></video>'
@@ -300,6 +310,16 @@ def comments_of(symbol: object) -> dict[str, str]:
     return found
 
 
+def helps_of(annotated: object) -> dict[str, str]:
+    """What `Annotated[…, Setting("…")]` says of arguments and fields."""
+    return {
+        name: extra.help
+        for name, kind in inspect.get_annotations(inspect.unwrap(annotated)).items()
+        for extra in getattr(kind, "__metadata__", ())
+        if getattr(extra, "help", "")
+    }
+
+
 def meanings(symbol: object) -> dict[str, str]:
     """What each argument means: from the docstring, from the settings and fields of a configuration, from comments."""
     found: dict[str, str] = {}
@@ -310,16 +330,18 @@ def meanings(symbol: object) -> dict[str, str]:
             found = meanings(getattr(base, name)) | found  # what a base class says of them
     found |= comments_of(symbol)
     if isinstance(symbol, type) and dataclasses.is_dataclass(symbol):
-        kinds = typing.get_type_hints(symbol, include_extras=True)
-        for one in dataclasses.fields(symbol):
-            texts = [
-                extra.help
-                for extra in getattr(kinds.get(one.name), "__metadata__", ())
-                if getattr(extra, "help", "")
-            ]
-            text = one.metadata.get("help") or (texts[0] if texts else "")
-            if text:
-                found[one.name] = text
+        # a field that a subclass only gives another default keeps its meaning
+        for owner in reversed([base for base in symbol.__mro__ if dataclasses.is_dataclass(base)]):
+            found |= helps_of(owner)
+        found |= {
+            one.name: one.metadata["help"]
+            for one in dataclasses.fields(symbol)
+            if one.metadata.get("help")
+        }
+    elif inspect.isfunction(symbol):
+        found |= helps_of(symbol)
+    elif isinstance(symbol, type) and inspect.isfunction(symbol.__init__):
+        found |= helps_of(symbol.__init__)
     for one in parse_docstring(inspect.getdoc(symbol) or "", DocstringStyle.NUMPYDOC).params:
         for name in re.split(r"\s*,\s*", one.arg_name):
             if one.description:
@@ -494,6 +516,12 @@ class Page(Processor):
                     link_outside(play_films(cell["source"]), self.page), self.page
                 )
             return
+        cell["source"] = re.sub(
+            r"^#\| fig-alt:.*$",
+            lambda line: described(line[0]),
+            cell.get("source") or "",
+            flags=re.M,
+        )
         for output in cell.get("outputs", []):
             data = output.get("data") or {}
             if "text/markdown" in data:

@@ -139,6 +139,9 @@ class MetaworldEnv(gymnasium.Env):
     ----------
     task
         Name such as "push-v3".
+    obs_type
+        "pixels_agent_pos": picture, and the hand's position and the gripper's opening; "pixels": the
+        picture alone; "state": no picture, but the state of the objects.
     task_description
         Text for language-conditioned policies; default is the one in `TASK_DESCRIPTIONS`.
     """

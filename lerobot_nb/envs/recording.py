@@ -94,6 +94,15 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; what an unfinished one has recorded is dropped.
+
+        Parameters
+        ----------
+        seed
+            Of the episode; the file is named after it.
+        options
+            `init_state_id`, where the task has initial states.
+        """
         self._steps = {}  # of an episode that was given up; the engine runs it again
         self._observation, info = self.env.reset(seed=seed, options=options)
         self._header = {
@@ -142,7 +151,17 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
 
 
 def recorded(factory: EnvFactory, folder: str | Path, task: TaskInfo) -> EnvFactory:
-    """The recipe of an environment that records what the one from `factory` does."""
+    """The recipe of an environment that records what another one does.
+
+    Parameters
+    ----------
+    factory
+        The recipe of that other one.
+    folder
+        Where the episodes go, see `RecordedEnv`.
+    task
+        The task that it plays.
+    """
     return EnvFactory(
         "lerobot_nb.envs.recording:RecordedEnv",
         {

@@ -433,6 +433,15 @@ class WorkerPool:
 
     An owner is any object with a method `lose_workers()`, called when its workers are given to
     another owner.
+
+    Parameters
+    ----------
+    size
+        How many workers may be alive at a time.
+    use_async_envs
+        False: environments in this process, for debugging.
+    host
+        What runs in a worker: `module:function`.
     """
 
     def __init__(self, size: int, use_async_envs: bool = True, host: str = HOST):

@@ -170,7 +170,15 @@ def duration(seconds: float) -> str:
 
 # %% ../../nbs/evaluation/progress.ipynb #6f50e33b
 class TerminalProgress(Progress):
-    """A bar in one line of a terminal. Messages appear above it."""
+    """A bar in one line of a terminal. Messages appear above it.
+
+    Parameters
+    ----------
+    stream
+        Where the bar is drawn; None: standard error.
+    clock
+        Seconds that only grow, for tests.
+    """
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -227,7 +235,17 @@ class TerminalProgress(Progress):
 
 # %% ../../nbs/evaluation/progress.ipynb #b9bdc7e6
 class LogProgress(Progress):
-    """A plain line every `interval_s` seconds, at the start and at the end."""
+    """A plain line now and then, at the start and at the end: for log files and CI.
+
+    Parameters
+    ----------
+    stream
+        Where the lines go; None: standard error.
+    interval_s
+        Seconds between two lines.
+    clock
+        Seconds that only grow, for tests.
+    """
 
     def __init__(
         self,
@@ -265,7 +283,15 @@ class LogProgress(Progress):
 
 # %% ../../nbs/evaluation/progress.ipynb #e6a100de
 class NotebookProgress(Progress):
-    """A bar in a notebook's output; messages are listed below it."""
+    """A bar in a notebook's output; messages are listed below it.
+
+    Parameters
+    ----------
+    interval_s
+        Seconds between two updates of the output.
+    clock
+        Seconds that only grow, for tests.
+    """
 
     max_messages = 20
 

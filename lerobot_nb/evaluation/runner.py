@@ -244,6 +244,8 @@ class Runner:
         The environment of a task.
     policy
         Its `placement` must be one that it allows.
+    config
+        Slots, time limits, retries.
     env_config_of
         The configuration of a task's environment, whose processors a "torch" policy in a worker
         needs; None without one.
@@ -253,6 +255,8 @@ class Runner:
         "driver" or "worker".
     run_folder, video_path_of
         Where videos go; `video_path_of(spec)` is None for an episode without one.
+    preload
+        Heavy modules that are imported once, for all workers.
     schedule
         Hands out the episodes; default: those of the plan that are not done, in this process.
     workers

@@ -40,6 +40,8 @@ class PlanSchedule:
 
     Parameters
     ----------
+    plan
+        The tasks, and how many episodes of each.
     done
         Keys of episodes that need not run any more.
     """

@@ -192,6 +192,17 @@ def metaworld_speed(
     """Steps per second and ratios of state evaluation with the scripted expert.
 
     worker: policy in the workers, as many as `cores`. driver: 8 slots, the policy in the driver.
+
+    Parameters
+    ----------
+    task
+        One of Meta-World's tasks.
+    n_episodes
+        Episodes of each measurement.
+    repeats
+        How often each is measured, in turns; the median counts.
+    cores
+        Workers, and processes of the bare loops.
     """
     from lerobot_nb.envs.config import make_env_config
 
@@ -255,6 +266,15 @@ def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 4) -> dict
     round_trip: with one slot, where nothing runs side by side: from the policy's answer to the next
     question, two processes woken up on the way. driver: the driver's own processor time, with all
     slots.
+
+    Parameters
+    ----------
+    n_episodes
+        Episodes for the share of the time; the other two measurements take 30 and 60.
+    slots
+        Episodes that run at the same time.
+    n_spare
+        Workers that prepare the next episodes meanwhile.
     """
     from lerobot_nb.envs.base import EnvFactory, TaskInfo
 
@@ -457,6 +477,17 @@ def libero_speed(
 ) -> dict[str, float]:
     """Steps per second of one process with two cameras, and ratios to LIBERO's own environment,
     which renders at every step; start-up and resets left out.
+
+    Parameters
+    ----------
+    suite, task_id
+        The task.
+    n_steps
+        Steps of each measurement.
+    size
+        Height and width of the pictures in pixels.
+    repeats
+        How often each is measured, in turns; the median counts.
     """
     bare: list[dict[str, float]] = []
 
@@ -530,7 +561,24 @@ def lerobot_speed(
     n_steps: int = 100, size: int = 480, chunk: int = 10, n_envs: int = 2, repeats: int = 2
 ) -> dict[str, float]:
     """Steps per second of ACT on Meta-World's pictures: lerobot's rollout, and the engine.
-    `n_steps`: length of an episode. ImportError without lerobot.
+
+    Parameters
+    ----------
+    n_steps
+        Length of an episode.
+    size
+        Height and width of the pictures in pixels.
+    chunk
+        Actions that the policy predicts, and executes, at a time.
+    n_envs
+        Environments of lerobot's rollout, and slots of the engine.
+    repeats
+        How often each is measured, in turns; the median counts.
+
+    Raises
+    ------
+    ImportError
+        Without lerobot.
     """
     import functools
     import tempfile

@@ -91,12 +91,21 @@ class RunState:
     status
         KILLED where run.json says "running", no process of this machine holds the folder, and
         nothing in it has changed for `patience_s`.
+    reason
+        Why it has that status, where there is something to say; else None.
+    description
+        Benchmark and policy, in words.
     n_planned
         Episodes of the plan.
+    reports_success
+        Whether the benchmark says that all its tasks report success.
     records
         The latest of each episode that has ended, in the order in which they ended.
     added
         Those that are new since the look before.
+    anew
+        Whether `records` is not the former one with `added` at its end: the file was replaced, or an
+        episode ran again.
     held
         Whether a process of this machine writes to the folder; None where that can't be told.
     """
