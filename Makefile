@@ -81,7 +81,7 @@ setup: gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero        ## .venv
 
 eval: $(benchmark)              ## run nbs/eval.ipynb: BENCHMARK, PARAMS, OUTPUT
 	@mkdir -p $(dir $(OUTPUT))
-	$(RUN) papermill nbs/eval.ipynb $(OUTPUT) --inject-output-path -p benchmark $(BENCHMARK) $(PARAMS)
+	$(RUN) papermill nbs/eval.ipynb $(OUTPUT) -p benchmark $(BENCHMARK) $(PARAMS)
 	@echo "the executed notebook: $(OUTPUT)   (make lab opens it)"
 
 lab: $(notebook)                ## JupyterLab with the notebook that was executed last, or with NOTEBOOK

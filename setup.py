@@ -48,6 +48,10 @@ setup(
     extras_require=extras,
     entry_points={
         "console_scripts": settings["console_scripts"].split(),
+        # papermill loads it when it starts; see nbs/evaluation/papermill_engine.ipynb
+        "papermill.engine": [
+            f"{settings['lib_path']}={settings['lib_path']}.evaluation.papermill_engine:NotebookEngine"
+        ],
         "nbdev": [f"{settings['lib_path']}={settings['lib_path']}._modidx:d"],
     },
     zip_safe=False,

@@ -26,24 +26,13 @@ def make(*words, cwd=ROOT):
 
 def test_a_second_make_eval_leaves_the_first_notebook_alone(tmp_path):
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
-    assert (
-        "outputs/eval/metaworld.ipynb --inject-output-path -p" in make("eval", cwd=tmp_path).stdout
-    )
+    assert "outputs/eval/metaworld.ipynb -p" in make("eval", cwd=tmp_path).stdout
     (tmp_path / "outputs/eval").mkdir(parents=True)
     for name in ("metaworld", "metaworld_2"):
         (tmp_path / f"outputs/eval/{name}.ipynb").touch()
-    assert (
-        "outputs/eval/metaworld_3.ipynb --inject-output-path -p"
-        in make("eval", cwd=tmp_path).stdout
-    )
-    assert (
-        "outputs/eval/libero.ipynb --inject-output-path -p"
-        in make("eval", "BENCHMARK=libero", cwd=tmp_path).stdout
-    )
-    assert (
-        "mine.ipynb --inject-output-path -p"
-        in make("eval", "OUTPUT=mine.ipynb", cwd=tmp_path).stdout
-    )
+    assert "outputs/eval/metaworld_3.ipynb -p" in make("eval", cwd=tmp_path).stdout
+    assert "outputs/eval/libero.ipynb -p" in make("eval", "BENCHMARK=libero", cwd=tmp_path).stdout
+    assert "mine.ipynb -p" in make("eval", "OUTPUT=mine.ipynb", cwd=tmp_path).stdout
 
 
 def test_make_eval_installs_what_make_lab_needs():

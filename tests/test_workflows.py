@@ -351,7 +351,7 @@ def test_help_lists_every_target():
 def test_eval_runs_papermill_with_an_output():
     done = make("--dry-run", "eval", "BENCHMARK=libero", "PARAMS=-p n_episodes 3")
     assert (
-        "papermill nbs/eval.ipynb outputs/eval/libero.ipynb --inject-output-path -p benchmark libero -p n_episodes 3"
+        "papermill nbs/eval.ipynb outputs/eval/libero.ipynb -p benchmark libero -p n_episodes 3"
         in done.stdout
     )
 
