@@ -196,7 +196,7 @@ def test_every_episode_is_counted_once_and_named(a, b):
     assert {spec[1:3] for spec in comparison.only_in_a} == judged_a - judged_b and {
         spec[1:3] for spec in comparison.only_in_b
     } == judged_b - judged_a
-    text = "\n".join(left_out(comparison, most=100))
+    text = "\n".join(left_out(comparison, max_names=100))
     for one, name in ((a, "A"), (b, "B")):
         for (task, episode), success in one.items():
             assert success is not None or f"suite/{task}/{episode}" in text

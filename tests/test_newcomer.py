@@ -113,7 +113,7 @@ def test_videos_over_the_limit_are_linked_from_where_the_page_lies(tmp_path, mon
     page = video_grid(
         "runs/run",
         [record],
-        most_bytes=10,
+        max_bytes=10,
         page_folder=page_folder({"PAPERMILL_OUTPUT_PATH": "pages/out.ipynb"}),
     )
     link = re.search(r'href="([^"]+)"', page)[1]

@@ -760,12 +760,12 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
     ]
 
 
-def left_out(comparison: Comparison, most: int = 8) -> list[str]:
+def left_out(comparison: Comparison, max_names: int = 8) -> list[str]:
     """What is missing on either side, by name: a line for each kind; empty where nothing is."""
 
     def named(specs: Sequence[Sequence[Any]]) -> str:
         names = ["/".join(map(str, spec[:3])) for spec in specs]
-        return f"{len(names)} ({', '.join(names[:most])}{', …' if len(names) > most else ''})"
+        return f"{len(names)} ({', '.join(names[:max_names])}{', …' if len(names) > max_names else ''})"
 
     lines = []
     for run in (comparison.a, comparison.b):

@@ -339,11 +339,13 @@ def health_html(health: Sequence[BenchmarkHealth], problems: Sequence[str] = ())
     return f'<table style="border-collapse:collapse;font-size:90%"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>{said}'
 
 # %% ../../nbs/results/dashboard.ipynb #18739660
-def sparkline(health: BenchmarkHealth, width: int = 140, height: int = 34, most: int = 24) -> str:
+def sparkline(
+    health: BenchmarkHealth, width: int = 140, height: int = 34, max_results: int = 24
+) -> str:
     """SVG: the last rates from 0 to 100 %, with their intervals; a cross where a run left no
     result.
     """
-    shown = health.results[-most:]
+    shown = health.results[-max_results:]
     parts = [
         f'<path d="M0 {y}H{width}" stroke="currentColor" stroke-opacity=".25"/>'
         for y in (2, height - 2)

@@ -241,7 +241,7 @@ def _success_curve(axis: "Axes", records: Sequence[EpisodeRecord], name: str) ->
 def reward_curves(
     # of each episode: its record, and the rewards of its steps
     episodes: Sequence[tuple[EpisodeRecord, Sequence[float]]],
-    most: int = 40,  # thin lines a task; the mean is of all
+    max_lines: int = 40,  # thin lines a task; the mean is of all
     cumulative: bool = False,  # the sum so far instead of the reward of the step
 ) -> "Figure":
     """Rewards over the steps of episodes, a panel for each task. Failures are dashed."""
@@ -258,7 +258,7 @@ def reward_curves(
             (record, np.cumsum(rewards) if cumulative else np.asarray(rewards, float))
             for record, rewards in tasks[key]
         ]
-        for record, curve in curves[:most]:
+        for record, curve in curves[:max_lines]:
             success = record.success is True
             axis.plot(
                 range(1, len(curve) + 1),

@@ -175,8 +175,8 @@ def html_report(
     page_folder: str | os.PathLike[str] = ".",  # where the page will lie: links are relative to it
     *,
     embed: bool = True,  # put videos into the page; False: link all of them
-    most_videos: int = 4,  # of each task
-    most_bytes: int = 40_000_000,  # of videos in the page; those beyond are linked
+    max_videos: int = 4,  # of each task
+    max_bytes: int = 40_000_000,  # of videos in the page; those beyond are linked
 ) -> str:
     """The report of a run as one HTML page. RunFolderError where there is no run, or a damaged one."""
     report = Report(folder)
@@ -191,7 +191,7 @@ def html_report(
     if failures:
         gallery = frame_gallery(report.folder, failures, width=120)
         sections.append(("failures", "How failures begin and end", gallery))
-    sections += _video_sections(report, page_folder, embed, most_videos, most_bytes)
+    sections += _video_sections(report, page_folder, embed, max_videos, max_bytes)
     sections += _again_section(report)
     summary = report.summary()._repr_html_()
     sections.append(("run", "What was run", f'<div class="wide">{summary}</div>'))
@@ -223,8 +223,8 @@ def _video_sections(
     report: Report,
     page_folder: str | os.PathLike[str],
     embed: bool,
-    most_videos: int,
-    most_bytes: int,
+    max_videos: int,
+    max_bytes: int,
 ) -> list[tuple[str, str, str]]:
     tasks = [(task["task_group"], task["task_id"]) for task in report.eval_info["per_task"]]
     filmed = [record for record in report.records() if record.video_path]
@@ -233,9 +233,9 @@ def _video_sections(
     chosen = [
         record
         for task in tasks
-        for record in choose_videos((one for one in filmed if one.key[:2] == task), most_videos)
+        for record in choose_videos((one for one in filmed if one.key[:2] == task), max_videos)
     ]
-    grid = video_grid(report.folder, chosen, 240, most_bytes if embed else 0, page_folder)
+    grid = video_grid(report.folder, chosen, 240, max_bytes if embed else 0, page_folder)
     left_out = len(filmed) - len(chosen)
     note = f'<p class="faint">{left_out} more in videos/</p>' if left_out else ""
     return [("videos", "Videos", grid + note)]
@@ -266,8 +266,8 @@ def write_html_report(
     path: str | os.PathLike[str],  # of the page; replaced if it is there
     *,
     embed: bool = True,
-    most_videos: int = 4,
-    most_bytes: int = 40_000_000,
+    max_videos: int = 4,
+    max_bytes: int = 40_000_000,
 ) -> Path:
     """Write the page of `html_report`. OSError where the file can't be written.
 
@@ -277,16 +277,16 @@ def write_html_report(
         The run folder.
     embed
         Put videos into the page; False: link all of them.
-    most_videos
+    max_videos
         Most videos of each task.
-    most_bytes
+    max_bytes
         Size up to which videos are put into the page; the others are linked.
     """
     page = html_report(
         folder,
         Path(path).absolute().parent,
         embed=embed,
-        most_videos=most_videos,
-        most_bytes=most_bytes,
+        max_videos=max_videos,
+        max_bytes=max_bytes,
     )
     return write_text_atomic(path, page)

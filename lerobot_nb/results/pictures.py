@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 # %% ../../nbs/results/pictures.ipynb #8beb9854
 def choose_videos(
     records: Iterable[EpisodeRecord],
-    most: int = 6,  # how many
+    max_videos: int = 6,
     # (suite, task id) in the order in which tasks are shown; default: as the records come
     tasks: Sequence[tuple[str, int]] = (),
 ) -> list[EpisodeRecord]:  # records that have a video, in the order of tasks and episodes
-    """One video of each task, then a second of each and so on, until there are `most`. Failures
-    come before successes: they teach more.
+    """One video of each task, then a second of each and so on, until there are `max_videos`.
+    Failures come before successes: they teach more.
     """
     by_task: dict[tuple[str, int], list[EpisodeRecord]] = {task: [] for task in tasks}
     for record in records:
@@ -48,7 +48,7 @@ def choose_videos(
     for turn in range(max(map(len, by_task.values()), default=0)):
         chosen += [videos[turn] for videos in by_task.values() if turn < len(videos)]
     return sorted(
-        chosen[:most],
+        chosen[:max_videos],
         key=lambda record: (order.index((record.suite, record.task_id)), record.episode_index),
     )
 
@@ -58,7 +58,7 @@ def video_grid(
     records: Sequence[EpisodeRecord],  # one video each
     width: int = 240,  # pixels of a video on the page
     # videos are put into the page until it holds this much; the others are linked
-    most_bytes: int = 12_000_000,
+    max_bytes: int = 12_000_000,
     page_folder: str | os.PathLike[str] = ".",  # where the page will lie: links are relative to it
 ) -> str:
     """HTML with a player for each video, with its task, episode and outcome below it."""
@@ -73,7 +73,7 @@ def video_grid(
         except RunFolderError as error:
             figures.append(_figure(f"<i>{html_text(error)}</i>", caption, width))
             continue
-        if n_bytes + path.stat().st_size <= most_bytes:
+        if n_bytes + path.stat().st_size <= max_bytes:
             n_bytes += path.stat().st_size
             data = base64.b64encode(path.read_bytes()).decode()
             player = f'<video controls muted loop playsinline preload="metadata" width="{width}" src="data:video/mp4;base64,{data}"></video>'
@@ -171,7 +171,7 @@ def grid_video(
     path: str | os.PathLike[str],  # the new video; replaced if it is there
     n_columns: int = 4,
     width: int = 160,  # pixels of each episode
-    most: int = 16,  # episodes
+    max_episodes: int = 16,
 ) -> Path | None:  # None where no video can be read
     """Write one video that shows many episodes at once, at the rate of the first.
 
@@ -188,7 +188,7 @@ def grid_video(
         episodes: list[tuple[EpisodeRecord, Iterator[Any]]] = []
         rate: Any = None
         size = (0, 0)
-        for record in records[:most]:
+        for record in records[:max_episodes]:
             try:
                 container = stack.enter_context(av.open(str(files.video(record))))
                 stream = container.streams.video[0]

@@ -171,12 +171,12 @@ class Report:
 
     def videos(
         self,
-        most: int = 6,
+        max_videos: int = 6,
         width: int = 240,
-        most_bytes: int = 12_000_000,
+        max_bytes: int = 12_000_000,
         page_folder: str | os.PathLike[str] = ".",
     ) -> "_Shown":
-        """Players for up to `most` videos, failures first. Above `most_bytes` in all they are
+        """Players for up to `max_videos` videos, failures first. Above `max_bytes` in all they are
         linked, relative to `page_folder`.
 
         Parameters
@@ -184,16 +184,16 @@ class Report:
         width
             Of a video on the page, in pixels.
         """
-        chosen = self._choose_videos(most)
+        chosen = self._choose_videos(max_videos)
         return self._display(
-            video_grid(self.folder, chosen, width, most_bytes, page_folder),
+            video_grid(self.folder, chosen, width, max_bytes, page_folder),
             f"{_count(chosen)} in {self.files.videos}",
         )
 
     def gallery(
-        self, most: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")
+        self, max_videos: int = 12, width: int = 160, frames: Sequence[str] = ("first", "last")
     ) -> "_Shown":
-        """First and last pictures of up to `most` videos.
+        """First and last pictures of up to `max_videos` videos.
 
         Parameters
         ----------
@@ -202,19 +202,19 @@ class Report:
         frames
             Which pictures of each video: first, last.
         """
-        chosen = self._choose_videos(most)
+        chosen = self._choose_videos(max_videos)
         return self._display(
             frame_gallery(self.folder, chosen, frames, width), f"pictures of {_count(chosen)}"
         )
 
-    def _choose_videos(self, most: int) -> list[EpisodeRecord]:
+    def _choose_videos(self, max_videos: int) -> list[EpisodeRecord]:
         return choose_videos(
             self.records(),
-            most,
+            max_videos,
             [(task["task_group"], task["task_id"]) for task in self.eval_info["per_task"]],
         )
 
-    def errors(self, most: int = 10) -> "_Shown | None":
+    def errors(self, max_episodes: int = 10) -> "_Shown | None":
         """The episodes that ended in an error, and why, then those whose video failed; None if
         there are none.
         """
@@ -238,11 +238,13 @@ class Report:
         if not items:
             return None
         left_out = (
-            [("…", f"{len(items) - most} more, see episodes.jsonl")] if len(items) > most else []
+            [("…", f"{len(items) - max_episodes} more, see episodes.jsonl")]
+            if len(items) > max_episodes
+            else []
         )
         return self._display(
-            html_items([(name, text[-2000:]) for name, text in items[:most]] + left_out),
-            _text_items(items[:most]),
+            html_items([(name, text[-2000:]) for name, text in items[:max_episodes]] + left_out),
+            _text_items(items[:max_episodes]),
         )
 
     def summary(self) -> "_Shown":

@@ -486,16 +486,16 @@ def episodes_for_width(
     rate: float = 0.5,
     icc: float = 0.0,
     confidence: float = 0.95,
-    most: int = 1_000_000,
+    max_episodes: int = 1_000_000,
 ) -> int | None:
     """Episodes of each task after which the interval is at most `width` (0 to 1) wide; None where
     no number is enough: then more tasks are needed.
     """
     if not 0 < width < 1:
         raise ValueError(f"width must lie between 0 and 1, such as 0.1 for ten points; got {width}")
-    if expected_width(n_tasks, most, rate, icc, confidence) > width:
+    if expected_width(n_tasks, max_episodes, rate, icc, confidence) > width:
         return None
-    low, high = 0, most  # the width falls with the episodes: halve the range
+    low, high = 0, max_episodes  # the width falls with the episodes: halve the range
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (

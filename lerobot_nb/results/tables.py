@@ -37,8 +37,8 @@ def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def task_name(task: Mapping[str, Any], most: int = 44) -> str:
-    """`mt10/3 push-v3`: suite, number and name, for an entry of `per_task`; cut to `most`
+def task_name(task: Mapping[str, Any], max_length: int = 44) -> str:
+    """`mt10/3 push-v3`: suite, number and name, for an entry of `per_task`; cut to `max_length`
     characters.
     """
     place = f"{task['task_group']}/{task['task_id']}"
@@ -47,7 +47,7 @@ def task_name(task: Mapping[str, Any], most: int = 44) -> str:
         if task.get("task") and task["task"] != task["task_group"]
         else place
     )
-    return name if len(name) <= most else name[: most - 1] + "…"
+    return name if len(name) <= max_length else name[: max_length - 1] + "…"
 
 
 def shows_suites(eval_info: Mapping[str, Any]) -> bool:
