@@ -178,3 +178,27 @@ esac
     assert "run 18 of 2026-11-09T03:47:00Z has no metrics" in done.stderr
     results, problems = read_results(folder)
     assert problems == [] and [f"{one.when:%Y-%m-%d}" for one in results] == ["2026-11-02"]
+
+
+def test_a_result_is_dated_by_itself(tmp_path):
+    """The run's own date, not that of the folder or file into which a job copied metrics.json."""
+    new = {
+        "version": 3,
+        "started": "2026-11-20T09:00:00+00:00",
+        "finished": "2026-11-20T09:30:00+00:00",
+        "pc_success_at_end": None,
+        "pc_pass_hat_k": None,
+    }
+    write(tmp_path / "2026-11-27_copied", 10, **new)
+    write(tmp_path / "2026-11-28_old", 10)
+    interrupted = new | {"finished": None}
+    write(tmp_path / "2026-11-29_copied", 10, **interrupted)
+    results, problems = read_results(tmp_path)
+    assert problems == []
+    assert [(f"{one.when:%m-%d %H:%M}", one.dated_by) for one in results] == [
+        ("11-20 09:00", "metrics.json"),
+        ("11-20 09:30", "metrics.json"),
+        ("11-28 00:00", "folder"),
+    ]
+    write(tmp_path / "damaged", 10, **new | {"finished": "soon"})
+    assert "finished is not a date: 'soon'" in read_results(tmp_path)[1][0]

@@ -21,11 +21,15 @@ KEYS = [
     "env",
     "task",
     "policy",
+    "started",
+    "finished",
     "pc_success",
     "n_episodes",
     "avg_sum_reward",
     "eval_s",
     "pc_success_ci",
+    "pc_success_at_end",
+    "pc_pass_hat_k",
     "n_success",
     "n_judged",
     "n_evaluated",
@@ -422,7 +426,7 @@ def test_a_run_folder_is_enough(tmp_path, capsys):
     assert main([str(folder)]) == 0
     result = json.loads((folder / "metrics.json").read_text())
     assert (result["version"], result["env"], result["task"], result["policy"]) == (
-        2,
+        3,
         "metaworld",
         "mt10",
         "my_module:Mine",
@@ -572,3 +576,34 @@ def test_a_file_of_the_first_version_is_counted_again(tmp_path, capsys):
     ) == (30.0, 3, 10, 1, 11)
     (tmp_path / "eval_info.json").write_text(json.dumps({"version": 3, "overall": GOOD}))
     assert run(tmp_path)[0] == 2 and "version 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "started, ended, expected, warns",
+    [
+        ("2026-12-01T10:30:00+01:00", "2026-12-01T00:00:01-08:00", "09:30:00 08:00:01", False),
+        ("2026-12-01T10:30:00+00:00", None, "10:30:00 None", False),
+        ("yesterday", 7, "None None", True),
+        ("0001-01-01T00:00:00+14:00", None, "None None", True),
+    ],
+)
+def test_dates_are_those_of_the_run_in_utc(tmp_path, capsys, started, ended, expected, warns):
+    folder = a_run(tmp_path, RUN | {"started": started, "ended": ended})
+    assert main([str(folder)]) == 0
+    result = metrics_module.read_metrics(folder / "metrics.json")
+    times = [result["started"], result["finished"]]
+    shown = [None if time is None else time.removeprefix("2026-12-01T")[:8] for time in times]
+    assert " ".join(map(str, shown)) == expected
+    assert all(time is None or time.endswith("+00:00") for time in times)
+    assert ("not a date" in capsys.readouterr().err) == warns
+
+
+def test_version_2_is_read(tmp_path):
+    """It has neither dates nor pass^k; readers find the same keys as in a new file."""
+    folder = a_run(tmp_path)
+    assert main([str(folder)]) == 0
+    new = json.loads((folder / "metrics.json").read_text())
+    added = ("started", "finished", "pc_success_at_end", "pc_pass_hat_k")
+    old = {name: value for name, value in new.items() if name not in added} | {"version": 2}
+    (folder / "metrics.json").write_text(json.dumps(old))
+    assert metrics_module.read_metrics(folder / "metrics.json") == new

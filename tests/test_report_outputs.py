@@ -15,12 +15,13 @@ from lerobot_nb.cli import main
 from lerobot_nb.evaluation.video import VideoWriter
 from lerobot_nb.results import exporting, figures
 from lerobot_nb.results.eval_info import build_eval_info
-from lerobot_nb.results.html_report import html_report, other_rates, save_figures, write_html_report
+from lerobot_nb.results.html_report import html_report, save_figures, write_html_report
+from lerobot_nb.results.metrics import extract_metrics
 from lerobot_nb.results.pictures import first_and_last_frame, grid_video
 from lerobot_nb.results.records import EpisodeRecord, append_record, dumps_strict
 from lerobot_nb.results.report import Report
 from lerobot_nb.results.run_folder import RunFolder, RunFolderError
-from lerobot_nb.results.tables import latex_table, table_rows
+from lerobot_nb.results.tables import latex_table, other_rates, table_rows, text_table
 
 HOSTILE = "<img src=x onerror=alert(1)>$x$ & \\input{a} \x1b[31m"
 
@@ -318,8 +319,34 @@ def test_pass_hat_k_and_success_at_the_end(tmp_path):
             )
             append_record(tmp_path / "episodes.jsonl", record(task, index, **changes))
     by_hand = [sum(a and b for a, b in combinations(row, 2)) / 6 for row in outcomes.values()]
-    rates = dict(other_rates(Report(tmp_path)))
+    rates = dict(other_rates(Report(tmp_path).eval_info))
     assert rates["pass^2"] == f"{100 * sum(by_hand) / 2:.1f} %" and "pass^5" not in rates
-    assert rates["success at any step"].startswith("4 of 8")
-    assert rates["success at the end"].startswith("3 of 8")
-    assert "pass^2" in html_report(tmp_path)
+    assert rates["success at any step"].startswith("4/8")
+    assert rates["success at the end"].startswith("3/8")
+    info = Report(tmp_path).eval_info
+    for shown in (
+        html_report(tmp_path),
+        Report(tmp_path).text(),
+        Report(tmp_path).text(markdown=True),
+        Report(tmp_path).table()._repr_html_(),
+        latex_table(info),
+    ):
+        shown = shown.replace("\\", "")
+        assert f"pass^2 {rates['pass^2']}" in shown and "at the end of the episode: 3/8" in shown
+    metrics, _ = extract_metrics(info)
+    assert metrics["pc_success_at_end"] == 37.5
+    assert abs(metrics["pc_pass_hat_k"]["2"] - 100 * sum(by_hand) / 2) < 1e-9
+
+
+def test_rates_that_say_nothing_are_left_out():
+    """One episode a task; all solved; success never lost; records of older versions."""
+    once = build_eval_info([record(task, 0) for task in range(3)])
+    solved = dict(success=True, end_reason="success", n_success_steps=1, success_at_end=True)
+    always = build_eval_info([record(task, i, **solved) for task in range(2) for i in range(5)])
+    for info in (once, always):
+        assert "pass^" not in text_table(info) and "at the end" not in text_table(info)
+    old = build_eval_info([record(0, i, **solved | dict(n_success_steps=None)) for i in range(5)])
+    assert old["overall"]["n_success_at_end"] is None and dict(other_rates(old)) == {
+        "pass^2": "100.0 %",
+        "pass^5": "100.0 %",
+    }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from .comparison import PairCounts, difference_p_value, holm, newcombe_interval
 from .escaping import html_text, markdown_text
 from .json_checks import check_type, read_json
-from .metrics import METRICS_VERSION, MetricsFile
+from .metrics import MetricsFile, upgrade_metrics
 from .rates import SuccessRate
 from .run_folder import MANIFEST_NAME, METRICS_NAME
 
@@ -36,7 +36,8 @@ class BenchmarkResult:
     benchmark, task, policy
         What was evaluated; "unknown" where the file does not say.
     when
-        When it was made; `dated_by` says what tells: "run.json", "folder" or "file".
+        When it was made; `dated_by` says what tells: "metrics.json", "run.json", "folder" or
+        "file".
     rate
         Successes and judged episodes; 0 of 0 where the run left no result.
     eval_s
@@ -81,21 +82,25 @@ def read_results(folder: str | os.PathLike[str]) -> tuple[list[BenchmarkResult],
 
 
 def _read_result(path: Path, top: Path) -> BenchmarkResult:
-    data = read_json(path)
-    if not isinstance(data, dict) or data.get("version") != METRICS_VERSION:
-        raise ValueError(f"{path} is not a metrics.json of version {METRICS_VERSION}")
+    data = upgrade_metrics(read_json(path), str(path))
     try:
         check_type(data, MetricsFile)
         n_success, n_judged = data["n_success"] or 0, data["n_judged"] or 0
         rate = SuccessRate(n_success, n_judged, data["n_errors"] or 0)
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    when, dated_by = _date(path, top)
+    when, dated_by = _date(data, path, top)
     benchmark, task, policy = (data[name] or "unknown" for name in ("env", "task", "policy"))
     return BenchmarkResult(path, benchmark, task, policy, when, dated_by, rate, data["eval_s"])
 
 
-def _date(path: Path, top: Path) -> tuple[datetime.datetime, str]:
+def _date(data: MetricsFile, path: Path, top: Path) -> tuple[datetime.datetime, str]:
+    said = data["finished"] or data["started"]
+    if said is not None:
+        try:
+            return _aware(said), "metrics.json"
+        except ValueError:
+            raise ValueError(f"{path} is damaged: finished is not a date: {said!r:.60}") from None
     for manifest in sorted(path.parent.rglob(MANIFEST_NAME)):
         try:
             content = read_json(manifest)

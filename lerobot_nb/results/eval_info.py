@@ -42,6 +42,8 @@ class Summary(SuccessSummary):
     n_steps: int
     avg_n_steps: float | None
     avg_n_steps_success: float | None
+    n_success_at_end: int | None
+    n_success_ever: int | None
     video_paths: list[str]
 
 
@@ -79,6 +81,8 @@ class TaskSummary(SuccessSummary):
     n_steps: int
     avg_n_steps: float | None
     avg_n_steps_success: float | None
+    n_success_at_end: int | None
+    n_success_ever: int | None
     metrics: TaskMetrics
 
 # %% ../../nbs/results/eval_info.ipynb #940dabbe
@@ -105,13 +109,23 @@ class PlannedTask(Protocol):
 
 # %% ../../nbs/results/eval_info.ipynb #e5073903
 class _EpisodeNumbers(NamedTuple):
-    """The part of a record that the summary needs. reported: the success that was reported, if any;
-    outcome: what the episode counts as.
+    """The part of a record that the summary needs.
+
+    Parameters
+    ----------
+    reported
+        The success that was reported, if any.
+    outcome
+        What the episode counts as.
+    at_end, ever
+        Whether it was solved at its last step, at any step; None where the record does not say.
     """
 
     end_reason: EndReason
     reported: bool | None
     outcome: Outcome | None
+    at_end: bool | None
+    ever: bool | None
     n_steps: int
     sum_reward: float | None
     max_reward: float | None
@@ -135,6 +149,15 @@ class _EpisodeNumbers(NamedTuple):
         )
 
 
+def _when_solved(record: EpisodeRecord) -> tuple[bool | None, bool | None]:
+    """Whether an episode was solved at its last step, and at any step; None: not recorded."""
+    if record.success is None:  # nothing was reported at any step
+        return False, False
+    if record.n_success_steps is None:
+        return None, None
+    return record.success_at_end is True, record.n_success_steps > 0
+
+
 class _TaskNumbers:
     """Everything known of one task: its names, and its episodes by index (a repeated episode
     replaces the earlier one).
@@ -149,6 +172,7 @@ class _TaskNumbers:
             record.end_reason,
             record.success,
             None,
+            *_when_solved(record),
             record.n_steps,
             record.sum_reward,
             record.max_reward,
@@ -195,6 +219,11 @@ def _success_summary(counts: OutcomeCounts) -> SuccessSummary:
     }
 
 
+def _true_ones(values: Sequence[bool | None]) -> int | None:
+    """How many are True; None where one is unknown, or there is none."""
+    return None if not values or None in values else values.count(True)
+
+
 def _counts(episodes: Sequence[_EpisodeNumbers]) -> OutcomeCounts:
     n = Counter(episode.outcome for episode in episodes)
     n_unreported = sum(
@@ -211,6 +240,7 @@ def _counts(episodes: Sequence[_EpisodeNumbers]) -> OutcomeCounts:
 
 def _summary(episodes: Sequence[_EpisodeNumbers]) -> Summary:
     evaluated = [episode for episode in episodes if episode.evaluated]
+    judged = [episode for episode in evaluated if episode.success is not None]
     return {
         "avg_sum_reward": _mean([episode.sum_reward for episode in evaluated]),
         "avg_max_reward": _mean([episode.max_reward for episode in evaluated]),
@@ -218,6 +248,8 @@ def _summary(episodes: Sequence[_EpisodeNumbers]) -> Summary:
         "n_steps": sum(episode.n_steps for episode in episodes),
         "avg_n_steps": _mean([episode.n_steps for episode in evaluated]),
         "avg_n_steps_success": _mean([episode.n_steps for episode in evaluated if episode.success]),
+        "n_success_at_end": _true_ones([episode.at_end for episode in judged]),
+        "n_success_ever": _true_ones([episode.ever for episode in judged]),
         "video_paths": [episode.video_path for episode in episodes if episode.video_path],
     }
 
@@ -413,6 +445,8 @@ class _ReadSummary(TypedDict, total=False):
     n_evaluated: int
     n_errors: int
     n_unreported: int
+    n_success_at_end: int | None
+    n_success_ever: int | None
     avg_sum_reward: float | None
     avg_n_steps: float | None
     eval_s: float | None

@@ -7,6 +7,7 @@ __all__ = ['SuccessRate', 'wilson_interval']
 
 # %% ../../nbs/results/rates.ipynb #d1d2299a
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -97,3 +98,22 @@ def wilson_interval(
     low = 0.0 if n_success == 0 else max(0.0, middle - half)
     high = 1.0 if n_success == n_judged else min(1.0, middle + half)
     return low, high
+
+# %% ../../nbs/results/rates.ipynb #c662554d
+def pass_hat_rates(
+    counts: Sequence[tuple[int, int]],  # successes and judged episodes of each task
+    ks: Sequence[int] = (2, 5, 10),
+) -> dict[int, float]:
+    """pass^k by k, between 0 and 1: the chance that k episodes of a task all succeed, mean over
+    tasks. Only for each k that no task has fewer judged episodes than.
+
+    The unbiased estimator of a task with c successes in n episodes is C(c, k) / C(n, k) (Yao et al.,
+    tau-bench, arXiv:2406.12045, 2024). Tasks without a judged episode are left out.
+    """
+    known = [(c, n) for c, n in counts if n]
+    fewest = min((n for _, n in known), default=0)
+    return {
+        k: sum(math.comb(c, k) / math.comb(n, k) for c, n in known) / len(known)
+        for k in ks
+        if k <= fewest
+    }

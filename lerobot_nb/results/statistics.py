@@ -430,13 +430,20 @@ def pass_hat_k(
     n_evaluated: npt.ArrayLike,  # (…, J), each at least k
     k: int,
 ) -> FloatArray:  # (…)
-    """Chance that k episodes of a task all succeed, averaged over tasks (Yao et al., tau-bench,
-    2024). ValueError where a task has fewer than k episodes.
+    """Chance that k episodes of a task all succeed, mean over tasks. ValueError where a task has
+    fewer than k episodes.
+
+    The unbiased estimator of a task with c successes in n episodes is C(c, k) / C(n, k): the share
+    of choices of k episodes that hold successes only (Yao et al., tau-bench, arXiv:2406.12045, 2024).
 
     Parameters
     ----------
+    n_success
+        Successes of each task.
+    n_evaluated
+        Judged episodes of each task.
     k
-        Trials that must all succeed.
+        Episodes that must all succeed.
     """
     c, n = _counts(n_success, n_evaluated)
     if isinstance(k, bool) or k < 1 or np.any(n < k):

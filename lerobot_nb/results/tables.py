@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .escaping import html_text, latex_text, markdown_text, terminal_text
+from .rates import SuccessRate, pass_hat_rates
 
 # %% ../../nbs/results/tables.ipynb #af80ec2c
 COLUMNS = ("task", "success", "rate", "95 % interval", "reward", "steps", "errors")
@@ -110,6 +111,57 @@ def clustered_sums(
     return suites, *clustered(eval_info["overall"], tasks)
 
 
+def other_rates(eval_info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of rates beside the one of the table: pass^k for a few k, success at any step
+    and at the end of episodes. Empty where nothing was judged, or nothing of it is known.
+    """
+    rates = [(f"pass^{k}", f"{100 * rate:.1f} %") for k, rate in _pass_hat(eval_info).items()]
+    overall = eval_info["overall"]
+    for name, field in (
+        ("success at any step", "n_success_ever"),
+        ("success at the end", "n_success_at_end"),
+    ):
+        n = overall.get(field)
+        if n is not None and overall.get("n_judged"):
+            rates.append((name, str(SuccessRate(n, overall["n_judged"]))))
+    return rates
+
+
+def _pass_hat(eval_info: Mapping[str, Any]) -> dict[int, float]:
+    return pass_hat_rates(
+        [
+            (task["n_success"], task["n_judged"])
+            for task in eval_info["per_task"]
+            if task.get("n_judged") and task.get("n_success") is not None
+        ]
+    )
+
+
+def pass_hat_note(eval_info: Mapping[str, Any]) -> str | None:
+    """A sentence with pass^k; None where tasks have a single episode, or all episodes ended alike."""
+    rates = _pass_hat(eval_info)
+    if not rates or set(rates.values()) <= {0.0, 1.0}:
+        return None
+    shown = ", ".join(f"pass^{k} {100 * rate:.1f} %" for k, rate in rates.items())
+    return f"pass^k, the chance that k episodes of a task all succeed (mean over tasks): {shown}."
+
+
+def at_end_note(eval_info: Mapping[str, Any]) -> str | None:
+    """A sentence where episodes were solved and at their end no longer were; None where there are
+    none, or the records don't say.
+    """
+    overall = eval_info["overall"]
+    n_end, n_ever = overall.get("n_success_at_end"), overall.get("n_success_ever")
+    if n_end is None or n_ever is None or n_end == n_ever or not overall.get("n_judged"):
+        return None
+    counted = {n_end: "success at the end", n_ever: "success at any step"}
+    which = counted.get(overall.get("n_success"))
+    ever, end = (SuccessRate(n, overall["n_judged"]) for n in (n_ever, n_end))
+    return f"Success at any step: {ever}; at the end of the episode: {end}." + (
+        f" The table counts {which}." if which is not None else ""
+    )
+
+
 def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
     """A sentence for below the table, where its rates leave out the episodes of tasks without a
     notion of success.
@@ -124,11 +176,13 @@ def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
 # %% ../../nbs/results/tables.ipynb #c6294e27
 def _notes(eval_info: Mapping[str, Any]) -> list[str]:
     """Sentences for below the table."""
-    return [
-        note
-        for note in (clustered_sums(eval_info)[2], not_judged_note(eval_info))
-        if note is not None
-    ]
+    notes = (
+        clustered_sums(eval_info)[2],
+        not_judged_note(eval_info),
+        pass_hat_note(eval_info),
+        at_end_note(eval_info),
+    )
+    return [note for note in notes if note is not None]
 
 
 def text_table(eval_info: Mapping[str, Any], markdown: bool = False) -> str:
