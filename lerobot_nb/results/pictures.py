@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/results/pictures.ipynb #8beb9854
 def choose_videos(
     records: Iterable[EpisodeRecord],
-    max_videos: int = 6,
+    max_videos: int = 6,  # how many
     # (suite, task id) in the order in which tasks are shown; default: as the records come
     tasks: Sequence[tuple[str, int]] = (),
 ) -> list[EpisodeRecord]:  # records that have a video, in the order of tasks and episodes
@@ -171,7 +171,7 @@ def grid_video(
     path: str | os.PathLike[str],  # the new video; replaced if it is there
     n_columns: int = 4,
     width: int = 160,  # pixels of each episode
-    max_episodes: int = 16,
+    max_episodes: int = 16,  # those beyond are left out
 ) -> Path | None:  # None where no video can be read
     """Write one video that shows many episodes at once, at the rate of the first.
 
