@@ -26,7 +26,7 @@ BENCHMARKS_WITH_PACKAGES := metaworld libero
 # PATH: notebooks, tests and kernels call the tools of this environment by name
 RUN := $(if $(SKIP_INSTALL),,PATH="$(CURDIR)/$(BIN):$$PATH")
 
-.PHONY: help eval lab shell test test-slow test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-train smoke-metrics package docs readme dashboard metrics-history speed speed-lerobot lock export clean gl
+.PHONY: help eval lab shell test test-slow test-widgets test-lerobot test-containers test-docs setup setup-lerobot lint types format image smoke smoke-train smoke-metrics package docs readme dashboard metrics-history speed speed-lerobot lock export clean gl
 
 help:               ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -97,7 +97,11 @@ test: $(everything)       ## every quick test: pytest, then the notebooks
 	exit $$status
 
 test-slow: $(everything)  ## the tests that take minutes
-	$(RUN) python -m pytest -m "slow and not container and not docs" --timeout 3600
+	$(RUN) python -m pytest -m "slow and not container and not docs and not widgets" --timeout 3600
+
+test-widgets: $(everything)     ## the widgets, clicked, filtered and played in JupyterLab; needs Chromium
+	@for name in chromium chromium-browser google-chrome chrome; do command -v $$name >/dev/null && exit 0; done; echo "Chromium is missing: apt-get install chromium" >&2; exit 1
+	$(RUN) python -m pytest -m widgets --timeout 3600 tests/test_widgets.py
 
 test-lerobot: setup-lerobot $(everything)     ## policies that lerobot built and saved, evaluated here and by lerobot itself; openpi's client
 	@$(LEROBOT_BIN)/python -c "import openpi_client" 2>/dev/null || $(LEROBOT_BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps openpi-client==0.1.2

@@ -22,6 +22,7 @@ WAIT_S = 180
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.widgets,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(find_browser() is None, reason="needs Chromium"),
 ]

@@ -40,6 +40,7 @@ def direct_requirements() -> dict[str, list[str]]:
         "metaworld.txt": base + settings["metaworld_requirements"].split(),
         "libero.txt": base + runtime,
         "notebook.txt": base + settings["notebook_requirements"].split(),
+        "rerun.txt": base + settings["rerun_requirements"].split(),
         "dev.txt": base + settings["dev_requirements"].split(),
     }
 

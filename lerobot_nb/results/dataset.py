@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..envs.config import EnvConfig
 from ..envs.errors import LerobotNbError
 from ..envs.recording import nest_observation, recording_name
 from .records import EpisodeRecord
+from .run_folder import DATASET_NAME, RunFolder, RunFolderError, path_inside
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -565,3 +566,54 @@ class Demonstrations:
                 f"{path} holds {len(frames)} of the {n_frames} frames of episode {episode}"
             )
         return np.stack(frames)
+
+# %% ../../nbs/results/dataset.ipynb #5cab9924
+class RecordedSteps(NamedTuple):
+    """What an episode's steps gave. rewards: shape (T,); actions: shape (T, A)."""
+
+    rewards: np.ndarray
+    actions: np.ndarray
+
+
+def recorded_steps(
+    files: RunFolder, records: Iterable[EpisodeRecord]
+) -> dict[tuple[str, int, int], RecordedSteps]:
+    """The steps of the episodes that the data set in a run folder holds, by the key of the record;
+    empty for a run that was not recorded.
+
+    RunFolderError where the data set is damaged, or leads out of the folder.
+    """
+    import pandas as pd
+
+    top = files.path / DATASET_NAME
+    about = top / "meta/episodes/chunk-000/file-000.parquet"
+    frames = top / _DATA.format(chunk_index=0, file_index=0)
+    for path in (about, frames):
+        path_inside(files.path, path)
+    if not about.exists():
+        return {}
+    try:
+        episodes = pd.read_parquet(about)
+        table = pd.read_parquet(frames, columns=["next.reward", "action"])
+        names = ("suite", "task_id", "seed", "dataset_from_index", "dataset_to_index")
+        places = {
+            (str(suite), int(task_id), int(seed)): (int(begins), int(ends))
+            for suite, task_id, seed, begins, ends in zip(*(episodes[name] for name in names))
+        }
+        rewards = table["next.reward"].to_numpy()
+        actions = np.stack(list(table["action"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"{top} can't be read: {type(error).__name__}: {str(error)[:200]}. Move it away: the report is made without it"
+        ) from error
+    found = {}
+    for record in records:
+        begins, ends = places.get((record.suite, record.task_id, record.seed), (0, 0))
+        # an episode that was run again since has other steps
+        if (
+            record.evaluated
+            and 0 <= begins < ends <= len(rewards)
+            and ends - begins == record.n_steps
+        ):
+            found[record.key] = RecordedSteps(rewards[begins:ends], actions[begins:ends])
+    return found

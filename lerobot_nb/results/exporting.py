@@ -15,6 +15,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lerobot_nb.envs.types import Untyped
+from lerobot_nb.results.dataset import RecordedSteps, recorded_steps
 from lerobot_nb.results.eval_info import reports_success
 from lerobot_nb.results.outcomes import EpisodeTally, outcome_of
 from lerobot_nb.results.records import EpisodeRecord, judged_records, write_text_atomic
@@ -217,7 +219,7 @@ def write_rerun(
         The run folder.
     """
     try:
-        rerun: Any = importlib.import_module("rerun")
+        rerun: Untyped = importlib.import_module("rerun")
     except ImportError as error:
         raise ImportError("a Rerun recording needs: pip install 'lerobot-nb[rerun]'") from error
     report = Report(folder)
@@ -233,17 +235,26 @@ def write_rerun(
         raise ValueError(
             f"{folder} holds no episode with a video; name episodes, such as {next(iter(by_name), 'mt10/3/0')!r}"
         )
+    steps = recorded_steps(report.files, chosen)
     stream = rerun.RecordingStream(f"lerobot_nb: {report.folder.name}")
     stream.save(str(path))
     for record in chosen:
-        _log_episode(rerun, stream, report, record)
+        _log_episode(rerun, stream, report, record, steps.get(record.key))
     stream.flush()
     stream.disconnect()
     return len(chosen)
 
 
-def _log_episode(rerun: Any, stream: Any, report: Report, record: EpisodeRecord) -> None:
-    """One entity: pictures by step, success from the step on at which it was reported."""
+def _log_episode(
+    rerun: Untyped,
+    stream: Untyped,
+    report: Report,
+    record: EpisodeRecord,
+    steps: RecordedSteps | None,
+) -> None:
+    """One entity: pictures by step, success from the step on at which it was reported; reward and
+    action of each step where the run was recorded.
+    """
     # parts of a path: the package escapes them
     place = [record.suite, f"{record.task_id} {record.task}", f"episode {record.episode_index}"]
     stream.set_time("step", sequence=0)
@@ -272,3 +283,12 @@ def _log_episode(rerun: Any, stream: Any, report: Report, record: EpisodeRecord)
     stream.log([*place, "success"], rerun.Scalars(float(record.success is True)))
     if record.sum_reward is not None:
         stream.log([*place, "sum of rewards"], rerun.Scalars(record.sum_reward))
+    if steps is None:
+        stream.set_time("step", sequence=0)
+        text = 'rewards and actions of steps were not recorded: record="all" keeps them'
+        stream.log([*place, "reward", "missing"], rerun.TextLog(text, level="INFO"))
+        return
+    for number, (reward, action) in enumerate(zip(steps.rewards, steps.actions), start=1):
+        stream.set_time("step", sequence=number)
+        stream.log([*place, "reward"], rerun.Scalars(float(reward)))
+        stream.log([*place, "action"], rerun.Scalars(action.tolist()))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lerobot_nb.results.dataset import recorded_steps
 from lerobot_nb.results.escaping import html_text, terminal_text
 from lerobot_nb.results.eval_info import reports_success
 from lerobot_nb.results.figures import (
@@ -20,6 +21,7 @@ from lerobot_nb.results.figures import (
     figure_png,
     figure_svg,
     length_plot,
+    reward_curves,
     reward_plot,
     running_rate_plot,
     success_plot,
@@ -51,6 +53,12 @@ def run_figures(report: Report) -> "Iterator[tuple[str, str, Figure]]":
     if suites is not None:
         yield "suites", "Success by suite", suites
     yield "rewards", "Rewards of episodes", reward_plot(eval_info)
+    steps = recorded_steps(report.files, judged)
+    if steps:
+        known = [record for record in judged if record.key in steps]
+        part = "" if len(known) == len(judged) else f" ({len(known)} of {len(judged)} episodes)"
+        curves = reward_curves([(record, steps[record.key].rewards.tolist()) for record in known])
+        yield "curves", f"Rewards of steps{part}", curves
     yield "lengths", "Length of episodes, and time to success", length_plot(judged)
     yield "timeline", "Which worker ran what", timeline(judged)
     ended = sorted(judged, key=lambda record: (record.started_at or 0.0) + (record.wall_s or 0.0))
@@ -156,6 +164,10 @@ def html_report(
     sections = [("table", "Results", f'<div class="wide">{html_table(report.eval_info)}</div>')]
     for name, title, figure in run_figures(report):
         sections.append((name, title, figure_svg(figure, for_page=True)))
+    names = [name for name, _, _ in sections]
+    if "curves" not in names:
+        name, title, content = sections[names.index("rewards")]
+        sections[names.index("rewards")] = name, title, content + _NO_CURVES
     failures = _failures(report)
     if failures:
         gallery = frame_gallery(report.folder, failures, width=120)
@@ -186,6 +198,11 @@ def html_report(
             "</body></html>",
         ]
     )
+
+
+_NO_CURVES = (
+    '<p class="faint">The rewards of single steps were not recorded: record="all" keeps them.</p>'
+)
 
 
 def _video_sections(
