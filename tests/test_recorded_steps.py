@@ -108,6 +108,8 @@ def test_the_rerun_recording_holds_every_step(recorded, tmp_path):
     for kind in ("reward", "action", "success", "record", "sum_of_rewards"):
         assert re.search(rf"/episode.+/{kind}\b", text.replace("\\ ", "_")), kind
     assert "missing" not in text
+    rows = re.findall(r"with (\d+) rows .*/episode\S* \d/(reward|action) ", text)
+    assert sorted(rows) == [("6", "action")] * 2 + [("6", "reward")] * 2
 
 
 def test_the_rerun_recording_says_what_is_missing(tmp_path):

@@ -158,9 +158,9 @@ def hierarchical_interval(
 ) -> tuple[FloatArray, FloatArray]:
     """Interval of the mean rate over tasks like these; arrays (…) of lower and upper ends.
 
-    Beta-binomial model, integrated over a grid of mean and intraclass correlation (prior: flat in
-    the mean, and flat in the square root of the correlation). Equal tails. Where the observed rate
-    lies outside, the interval is widened to hold it.
+    Beta-binomial model, integrated over a grid of mean (prior: Beta(0.7, 0.7)) and intraclass
+    correlation (prior: that of a uniform number to the power of 1.5). Equal tails. Where the
+    observed rate lies outside, the interval is widened to hold it.
 
     Parameters
     ----------
@@ -191,6 +191,10 @@ def hierarchical_interval(
     return low.reshape(shape), high.reshape(shape)
 
 
+# chosen by simulation: both tails hold 2.5 % for ten tasks or more, see the guide
+_MEAN_PRIOR, _ICC_POWER = 0.7, 1.5
+
+
 def _posterior_quantiles(
     histogram: FloatArray,
     kinds: FloatArray,
@@ -202,7 +206,8 @@ def _posterior_quantiles(
     (successes, episodes) that occur; `histogram` (evaluations, C): how often.
     """
     means = (edges[1:] + edges[:-1]) / 2
-    correlations = ((np.arange(n_correlations) + 0.5) / n_correlations) ** 2
+    correlations = ((np.arange(n_correlations) + 0.5) / n_correlations) ** _ICC_POWER
+    prior = np.diff(stats.beta.cdf(edges, _MEAN_PRIOR, _MEAN_PRIOR))
     concentration = 1 / correlations - 1
     a, b = means[:, None] * concentration, (1 - means[:, None]) * concentration
     k, n = kinds[0][:, None, None], kinds[1][:, None, None]
@@ -212,7 +217,7 @@ def _posterior_quantiles(
     for start in range(0, len(histogram), 256):
         log_posterior = histogram[start : start + 256] @ likelihood
         log_posterior -= log_posterior.max(axis=1, keepdims=True)
-        weight = np.exp(log_posterior).reshape(-1, len(means), n_correlations).sum(2)
+        weight = np.exp(log_posterior).reshape(-1, len(means), n_correlations).sum(2) * prior
         cumulative = np.concatenate([np.zeros((len(weight), 1)), np.cumsum(weight, axis=1)], axis=1)
         cumulative /= cumulative[:, -1:]
         for row, steps in enumerate(cumulative, start=start):
@@ -342,6 +347,10 @@ def bootstrap_mean_interval(
     return float(low), float(high)
 
 # %% ../../nbs/results/statistics.ipynb #030bf820
+# where 95 % intervals for tasks like these hold the truth in 93 to 97 % (guide "statistics")
+_CHECKED_TASKS, _CHECKED_RATES = 10, (0.05, 0.95)
+
+
 @dataclass(frozen=True)
 class OverallRate:
     """The success rate over the tasks of one evaluation, with what is needed to read it. Rates and
@@ -383,8 +392,16 @@ class OverallRate:
         return (
             f"{100 * self.confidence:.0f} % interval {shown(self.like_these)} for tasks like these {self.n_tasks} (tasks are clusters), "
             f"{shown(self.these)} for new episodes of these tasks; intraclass correlation {self.intraclass_correlation:.2f}, "
-            f"so {self.n_evaluated} episodes are worth {self.effective_episodes:.0f} independent ones"
+            f"so {self.n_evaluated} episodes are worth {self.effective_episodes:.0f} independent ones{self._caution()}"
         )
+
+    def _caution(self) -> str:
+        """Where `like_these` was seen, in simulation, outside of the coverage that it promises."""
+        if self.n_tasks < _CHECKED_TASKS:
+            return f". With fewer than {_CHECKED_TASKS} tasks the first interval is rough"
+        if not _CHECKED_RATES[0] <= self.rate <= _CHECKED_RATES[1]:
+            return ". With a rate so close to 0 or 100 % the first interval is rough"
+        return ""
 
 
 def overall_rate(
