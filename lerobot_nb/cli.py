@@ -307,9 +307,9 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
     from lerobot_nb.envs.workers import Terminated
     from lerobot_nb.policies.base import PolicyUnavailable
     from lerobot_nb.results.escaping import terminal_text
-    from lerobot_nb.results.run_folder import RunFolderError
+    from lerobot_nb.results.run_folder import RunFolderError, resume_command
 
-    before, go_on = _manifest_bytes(folder), f"go on with: lerobot-nb eval --resume {folder}"
+    before, go_on = _manifest_bytes(folder), f"go on with: {resume_command(folder)}"
     try:
         finished = run()
     except RunFolderError as error:

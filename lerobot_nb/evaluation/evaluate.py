@@ -37,7 +37,13 @@ from ..results.json_checks import check_json_exact
 from ..results.manifest import MANIFEST_VERSION, WRITTEN_BY, check_manifest
 from ..results.outcomes import EpisodeTally, RunStatus
 from ..results.records import EpisodeRecord, judged_records
-from ..results.run_folder import RECORDING_NAME, RunFolder, RunFolderError, new_run_path
+from lerobot_nb.results.run_folder import (
+    RECORDING_NAME,
+    RunFolder,
+    RunFolderError,
+    new_run_path,
+    resume_command,
+)
 
 # %% ../../nbs/evaluation/evaluate.ipynb #bcc32082
 @dataclass
@@ -85,7 +91,7 @@ class EvalRun:
         manifest, eval_info = files.manifest(), read_eval_info_of(files)
         if eval_info is None:
             raise RunFolderError(
-                f"{files.eval_info_path} is missing, because the run was killed or is going on; resume it: lerobot-nb eval --resume {folder}"
+                f"{files.eval_info_path} is missing, because the run was killed or is going on; resume it: {resume_command(folder)}"
             )
         return cls(files.path, {**manifest}, {**eval_info}, manifest["status"], manifest["reason"])
 

@@ -174,26 +174,34 @@ class _RunLog(logging.Handler):
     def __init__(self, path: str | os.PathLike[str]):
         super().__init__()
         self.path, self._failed = path, False
-        # a link is not followed
-        self._file = os.open(
-            path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666
-        )
-        size = os.fstat(self._file).st_size
-        # the last line of a run that was killed
-        self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"
+        self._file, self._torn = -1, False
+        try:
+            # a link is not followed
+            self._file = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o666
+            )
+            size = os.fstat(self._file).st_size
+            # the last line of a run that was killed
+            self._torn = bool(size) and os.pread(self._file, 1, size - 1) != b"\n"
+        except OSError as error:
+            self._say(error)
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._file < 0:
+            return
         line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
         try:
             os.write(self._file, b"\n" + line if self._torn else line)
             self._torn = False
         except OSError as error:
-            if not self._failed:
-                self._failed = True
-                print(
-                    f"the log {self.path} can't be written: {error.strerror or error}",
-                    file=sys.stderr,
-                )
+            self._say(error)
+
+    def _say(self, error: OSError) -> None:
+        if not self._failed:
+            self._failed = True
+            print(
+                f"the log {self.path} can't be written: {error.strerror or error}", file=sys.stderr
+            )
 
     def close(self) -> None:
         super().close()

@@ -15,7 +15,7 @@ from .resume import load_request
 from ..policies.factory import make_policy
 from ..results.eval_info import read_eval_info_of
 from ..results.records import EpisodeRecord, same_episode
-from ..results.run_folder import RunFolder
+from ..results.run_folder import RunFolder, RunFolderError, RunFolderWriteError
 
 # %% ../../nbs/evaluation/rerun.ipynb #51f69895
 def rerun_episode(
@@ -67,7 +67,14 @@ def rerun_episode(
     files.check_before_resuming({spec.key: (spec.seed, spec.init_state_id) for spec in plan})
     read_eval_info_of(files)  # a damaged folder is said, whatever the part
     done = {spec.key for spec in plan if spec.key != before.key}
-    path = files.new_video(files.reruns, *before.key) if video else None
+    path = None
+    if video:
+        try:
+            path = files.new_video(files.reruns, *before.key)
+        except RunFolderWriteError as error:
+            raise RunFolderError(
+                f"{error.filename} could not be written: {error.strerror}. Make room, or leave the video out: --no_video (Python: video=False)"
+            ) from error
     runner = make_runner(
         tasks,
         made,

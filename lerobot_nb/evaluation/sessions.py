@@ -289,8 +289,11 @@ def run_session(
                     )
                     if failure is not None
                 ]
-                for failure in failures:
-                    _log.error("the run folder could not be finished: %s", failure)
+                if failures:  # what to do is said by the exception
+                    _log.error(
+                        "the run folder could not be finished: %s",
+                        "; ".join(f"{one.filename}: {one.strerror}" for one in failures),
+                    )
         if failures:  # without another exception on its way, this one is raised
             raise failures[0]
         if reason:

@@ -19,7 +19,12 @@ from lerobot_nb.envs.types import Untyped
 from lerobot_nb.results.dataset import RecordedSteps, recorded_steps
 from lerobot_nb.results.eval_info import reports_success
 from lerobot_nb.results.outcomes import EpisodeTally, outcome_of
-from lerobot_nb.results.records import EpisodeRecord, judged_records, write_text_atomic
+from lerobot_nb.results.records import (
+    EpisodeRecord,
+    judged_records,
+    write_bytes_atomic,
+    write_text_atomic,
+)
 from lerobot_nb.results.report import Report
 from lerobot_nb.results.run_folder import RunFolderError
 from lerobot_nb.results.tables import clustered_sums
@@ -78,9 +83,8 @@ def write_parquet(
     path: str | os.PathLike[str],  # replaced if it is there
 ) -> Path:
     """The same as a parquet file. OSError where it can't be written."""
-    target = Path(path)
-    episodes_frame(*folders).to_parquet(target, index=False)
-    return target
+    table: bytes = episodes_frame(*folders).to_parquet(None, index=False)
+    return write_bytes_atomic(path, table)
 
 # %% ../../nbs/results/exporting.ipynb #c8780c4e
 def model_card_data(

@@ -7,6 +7,7 @@ __all__ = ['merge_runs']
 
 # %% ../../nbs/results/merging.ipynb #c64fa76b
 import os
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -96,7 +97,30 @@ def merge_runs(
     merged = merge_records(list(zip(names, records)))
     manifest = _merged_manifest(manifests, names)
     by_name = dict(zip(names, files))
-    target.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # a merge that fails, on a full disk, say, leaves nothing
+    unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.unfinished")
+    unfinished.mkdir()
+    try:
+        _write_merged(unfinished, merged, by_name, manifest)
+        unfinished.rename(target)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunFolderError(
+            f"{target} could not be written: {reason}; make room, or give another folder"
+        ) from error
+    finally:
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+    return target
+
+
+def _write_merged(
+    target: Path,
+    merged: Sequence[tuple[str, EpisodeRecord]],
+    by_name: Mapping[str, RunFolder],
+    manifest: Mapping[str, Any],
+) -> None:
     result = RunFolder(target)
     for name, record in merged:
         record.video_path = _copied_video(by_name[name].path, target, record.video_path)
@@ -116,7 +140,6 @@ def merge_runs(
         ),
     )
     result.write_manifest(manifest)  # last: a folder without run.json is not taken for a run
-    return target
 
 
 # of the environment's configuration: which tasks a part has, and whether it is filmed

@@ -6,6 +6,7 @@
 __all__ = ['EpisodeRecord', 'read_records', 'latest_records', 'judged_records', 'same_episode']
 
 # %% ../../nbs/results/records.ipynb #8db56a9b
+import errno
 import json
 import math
 import os
@@ -83,16 +84,25 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
     """Replace the file `path` by `text` in one step. On any failure the old file is still there,
     unchanged.
     """
+    return write_bytes_atomic(path, text.encode("utf-8"))
+
+
+def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
+    """As `write_text_atomic`, for bytes. An OSError names the file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         # a new file: no link is followed
-        with open(unfinished, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with open(unfinished, "xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+    except OSError as error:
+        if error.filename is None:  # a full disk, say
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
     return path
@@ -277,7 +287,9 @@ def append_record(path: str | os.PathLike[str], record: EpisodeRecord | Mapping[
             n_written = file.write(line)
             if n_written != len(line):
                 raise OSError(
-                    f"only {n_written} of {len(line)} bytes of a record fitted into {path}; is the disk full?"
+                    errno.ENOSPC,
+                    f"only {n_written} of {len(line)} bytes of a record fitted into it: the disk is full",
+                    str(path),
                 )
         except OSError:
             file.truncate(size)

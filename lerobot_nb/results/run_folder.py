@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -79,9 +80,17 @@ def parse_video_name(name: str) -> tuple[str, int, int]:
             return suite, task_id, episode_index
     raise ValueError(f"{name!r} is not the name of an episode's video")
 
+# %% ../../nbs/results/run_folder.ipynb #e5c3d0aa
+def resume_command(folder: str | os.PathLike[str]) -> str:
+    """The command that goes on with a run, as it is typed."""
+    return shlex.join(["lerobot-nb", "eval", "--resume", os.fspath(folder)])
+
 # %% ../../nbs/results/run_folder.ipynb #1e7ddf06
 class RunFolderError(LerobotNbError, RuntimeError):
     """A run folder can't be used; the message names the file and the reason, and says what to do."""
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RunFolderWriteError(RunFolderError, OSError):
@@ -90,8 +99,15 @@ class RunFolderWriteError(RunFolderError, OSError):
     """
 
     def __init__(self, folder: Path, path: Path, error: OSError):
-        reason = error.strerror or str(error)
-        self.message = f"{path} could not be written: {reason}. Nothing that was recorded before is lost. Mend that, then go on with: lerobot-nb eval --resume {folder}"
+        reason = (error.strerror or str(error)).rstrip(".")
+        cure = "Make room" if error.errno in _NO_ROOM else "Mend that"
+        if os.path.lexists(folder / MANIFEST_NAME):
+            advice = f"Nothing that was recorded before is lost. {cure}, then go on with: {resume_command(folder)}"
+        else:
+            advice = (
+                f"There is no run in {folder} to go on with. {cure}, or choose another output_dir"
+            )
+        self.message = f"{path} could not be written: {reason}. {advice}"
         super().__init__(self.message)
         self.errno, self.strerror, self.filename = error.errno, reason, str(path)
 
@@ -220,7 +236,7 @@ class RunFolder:
                 f"choose another output_dir, such as {free_name(self.path / 'run')}"
             ) from None
         raise RunFolderError(
-            f"{self.path} holds a run already; continue it with resume=True (lerobot-nb eval --resume {self.path}), "
+            f"{self.path} holds a run already; continue it with resume=True ({resume_command(self.path)}), "
             f"or choose another output_dir, such as {free_name(self.path.absolute())}"
         )
 
