@@ -92,6 +92,11 @@ class PairCounts:
 def mcnemar_exact(only_a: int, only_b: int) -> float:
     """Two-sided p-value of McNemar's exact test: of n discordant pairs, how far is the split from
     even? 1 where there are none.
+
+    Parameters
+    ----------
+    only_a, only_b
+        Pairs in which only A succeeded, only B.
     """
     n = only_a + only_b
     return float(stats.binomtest(only_a, n, 0.5).pvalue) if n else 1.0
@@ -139,7 +144,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 # %% ../../nbs/results/comparison.ipynb #7979aed9
 def newcombe_interval(counts: PairCounts, confidence: float = 0.95) -> tuple[float, float] | None:
     """Interval of the difference of rates, B minus A, between -1 and 1; None where one run has no
-    judged episode.
+    judged episode. Method 10 of Newcombe (Statistics in Medicine 17, 1998), for pairs that may be
+    incomplete.
+
+    Parameters
+    ----------
+    counts
+        Episodes of both runs, by who succeeded.
+    confidence
+        Level of the interval, between 0 and 1.
     """
     (a_success, n_a), (b_success, n_b) = counts.a, counts.b
     difference = counts.difference
@@ -175,6 +188,15 @@ def cluster_difference_interval(
 ) -> tuple[float, float] | None:  # None for fewer than two tasks that both runs have
     """Interval of the difference of rates, B minus A, for tasks like these: paired cluster
     bootstrap, expanded percentiles.
+
+    Parameters
+    ----------
+    confidence
+        Level of the interval, between 0 and 1.
+    n_resamples
+        Number of bootstrap samples.
+    seed
+        Seed of the resampling: the same counts give the same interval.
     """
     tasks = [task for task in tasks if task.difference is not None]
     if len(tasks) < 2:
@@ -201,6 +223,17 @@ def probability_of_improvement(
 ) -> tuple[float, float, float] | None:
     """P(B > A) + P(B = A) / 2, averaged over tasks (Agarwal et al., NeurIPS 2021), with a
     percentile bootstrap over episodes within tasks.
+
+    Parameters
+    ----------
+    a, b
+        For each task the values of all episodes of A, and of B; tasks in the same order.
+    confidence
+        Level of the interval, between 0 and 1.
+    n_resamples
+        Number of bootstrap samples.
+    seed
+        Seed of the resampling.
     """
     rng = np.random.default_rng(seed)
     points: list[float] = []
@@ -236,6 +269,8 @@ class RunOutcomes:
 
     Parameters
     ----------
+    name
+        What the run is called in tables and sentences.
     success
         Verdict of each judged episode;
     rewards
@@ -252,6 +287,8 @@ class RunOutcomes:
         For each task its own: time limit, number of initial states.
     notes
         Conditions that may matter, such as the renderer.
+    task_names
+        The name of each task, by suite and number.
     """
 
     name: str
@@ -269,7 +306,17 @@ class RunOutcomes:
     def from_records(
         cls, records: Iterable[EpisodeRecord], name: str, manifest: Mapping[str, Any] | None = None
     ) -> "RunOutcomes":
-        """From one record an episode, and what run.json holds."""
+        """From one record an episode, and what run.json holds.
+
+        Parameters
+        ----------
+        records
+            Records as they were read, one an episode.
+        name
+            What the run is called.
+        manifest
+            The content of run.json; None: nothing is known of the conditions.
+        """
         manifest = manifest or {}
         records = judged_records(records, reports_success(manifest))
         success: dict[Spec, bool] = {}
@@ -306,7 +353,15 @@ class RunOutcomes:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], name: str | None = None) -> "RunOutcomes":
-        """The run in a folder. RunFolderError where there is none."""
+        """The run in a folder. RunFolderError where there is none.
+
+        Parameters
+        ----------
+        folder
+            The run folder.
+        name
+            What the run is called; None: as its folder.
+        """
         files = RunFolder(folder)
         manifest = files.manifest()
         return cls.from_records(files.records(), name or Path(folder).name or str(folder), manifest)
@@ -429,8 +484,20 @@ def _notes(manifest: Mapping[str, Any]) -> dict[str, Any]:
 # %% ../../nbs/results/comparison.ipynb #58615d7e
 @dataclass(frozen=True)
 class TaskComparison:
-    """Two runs on one task. p_value: of this task alone; holm_p_value: corrected for the number of
-    tasks. None where it can't be computed.
+    """Two runs on one task.
+
+    Parameters
+    ----------
+    suite, task_id, task
+        Which task, and its name.
+    counts
+        Its episodes, by who succeeded.
+    interval
+        Of the difference of rates, B minus A; None where a run has no judged episode.
+    p_value
+        Of this task alone; None where it can't be computed.
+    holm_p_value
+        Corrected for the number of tasks.
     """
 
     suite: str
@@ -500,6 +567,13 @@ def compare_outcomes(
 ) -> Comparison:
     """Compare two runs episode by episode. ProtocolMismatchError where their protocols differ;
     ValueError where they have no task in common.
+
+    Parameters
+    ----------
+    a, b
+        The runs; differences are B minus A.
+    confidence
+        Level of the intervals, between 0 and 1; a p-value below 1 - confidence is a difference.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, such as 0.95; got {confidence}")
@@ -842,8 +916,24 @@ def cochrans_q(outcomes: npt.ArrayLike) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class MultiComparison:
-    """Two or more runs. `pairs` holds every pair, `holm_p_values` their corrected p-values; `best`
-    the names of runs that can't be told from the best.
+    """Two or more runs.
+
+    Parameters
+    ----------
+    runs
+        The outcomes of each.
+    pairs
+        The comparison of every pair.
+    holm_p_values
+        The p-values of the pairs, corrected by Holm's method.
+    n_shared
+        Episodes that all runs have a verdict on.
+    q, q_p_value
+        Cochran's Q over them, and its p-value; None where there is no such episode.
+    best
+        Names of the runs that can't be told from the best.
+    confidence
+        Level of the intervals, between 0 and 1.
     """
 
     runs: tuple[RunOutcomes, ...]
@@ -976,8 +1066,17 @@ def compare_runs(
 
 
 def gate(comparison: Comparison, worse_by: float, strict: bool = False) -> tuple[bool, str]:
-    """Whether B passes, and why. worse_by: between 0 and 1, the loss that matters. ValueError where
-    there is nothing to decide on.
+    """Whether B passes, and why. ValueError where there is nothing to decide on.
+
+    Parameters
+    ----------
+    comparison
+        A, the reference, and B.
+    worse_by
+        The loss that matters, between 0 and 1.
+    strict
+        B passes only where so large a loss is ruled out by the interval; else B fails only where
+        the loss is seen, and beyond chance.
     """
     if not 0 <= worse_by <= 1:
         raise ValueError(f"worse_by must lie between 0 and 1 (0 and 100 points), got {worse_by}")

@@ -333,8 +333,14 @@ def _task_summary(
 
 
 def write_eval_info(path: str | os.PathLike[str], eval_info: Mapping[str, Any]) -> Path:
-    """Write `eval_info` as strict JSON, replacing the file in one step; a folder gets a file
-    `eval_info.json`.
+    """Write `eval_info` as strict JSON, replacing the file in one step.
+
+    Parameters
+    ----------
+    path
+        The file, or a folder, which gets a file `eval_info.json`.
+    eval_info
+        What `build_eval_info` made.
     """
     path = Path(path)
     return write_json_atomic(path / EVAL_INFO_NAME if path.is_dir() else path, eval_info)

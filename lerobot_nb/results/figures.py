@@ -334,7 +334,7 @@ def timeline(records: Sequence[EpisodeRecord]) -> "Figure":
 # %% ../../nbs/results/figures.ipynb #da5725c6
 def running_rate_plot(
     records: Iterable[EpisodeRecord],  # in the order in which they ended
-    confidence: float = 0.95,
+    confidence: float = 0.95,  # level of the band, between 0 and 1
 ) -> "Figure":
     """Success rate so far, and its confidence sequence."""
     from lerobot_nb.results.sequential import confidence_sequence
@@ -368,7 +368,7 @@ def running_rate_plot(
 def contact_sheet(
     folder: str | os.PathLike[str],  # the run folder
     records: Sequence[EpisodeRecord],  # with videos
-    n_columns: int = 4,
+    n_columns: int = 4,  # episodes beside each other
 ) -> "Figure | None":
     """First and last picture of each episode, side by side, with its outcome; None for no records.
     A video that can't be read has its reason in its place.

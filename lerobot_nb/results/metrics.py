@@ -481,7 +481,7 @@ def collect_metrics(
     # metrics, warnings, and the reason if there is no usable eval_info.json
 ) -> tuple[MetricsFile, list[str], str | None]:
     """All of metrics.json, without writing it. Never raises for what the files hold; ValueError
-    where env, task or policy are not those of the run.
+    where `env`, `task` or `policy` are not those of the run.
     """
     path: Path | None = None
     eval_info: dict[str, Any] = {}

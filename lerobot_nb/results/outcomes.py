@@ -104,6 +104,8 @@ class OutcomeCounts:
 
     Parameters
     ----------
+    n_success, n_failure, n_not_judged, n_errors
+        Episodes of each outcome.
     n_unreported
         Those of `n_failure` that reported nothing, and are failures because their task has a notion
         of success.
@@ -163,6 +165,8 @@ class EpisodeTally:
     reports_success
         The benchmark's configuration says that its tasks have a notion of success. False: what the
         episodes of a task report decides.
+    episodes
+        Episodes to begin with.
     """
 
     def __init__(self, reports_success: bool = False, episodes: Iterable[CountedEpisode] = ()):
@@ -184,11 +188,11 @@ class EpisodeTally:
         return twin
 
     def has_success(self, suite: str, task_id: int) -> bool:
-        """Whether the task has a notion of success, as far as is known now."""
+        """Whether the task `task_id` of `suite` has a notion of success, as far as is known now."""
         return has_success(self._reports.get((suite, task_id), ()), self.reports_success)
 
     def of_task(self, suite: str, task_id: int) -> OutcomeCounts:
-        """Counts of one task."""
+        """Counts of the task `task_id` of `suite`."""
         judges = self.has_success(suite, task_id)
         found: Counter[Outcome] = Counter()
         n_unreported = 0

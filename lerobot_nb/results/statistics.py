@@ -358,6 +358,8 @@ class OverallRate:
 
     Parameters
     ----------
+    n_tasks, n_success, n_evaluated, rate
+        Tasks with a verdict, successes and judged episodes of all of them, and their share.
     like_these
         Interval for tasks like these (tasks count as clusters); None for a single task, which says
         nothing about others.
@@ -365,6 +367,10 @@ class OverallRate:
         Interval for these tasks and new episodes.
     pooled
         Wilson's interval as if all episodes were independent: for comparison with other tools.
+    intraclass_correlation, effective_episodes
+        How much tasks differ, and how many independent episodes would tell as much.
+    confidence
+        Level of the intervals, between 0 and 1.
     """
 
     n_tasks: int
@@ -486,6 +492,17 @@ def expected_width(
 
     Wilson's formula at the effective number of episodes, with Student's quantile for the number of
     tasks where they differ (icc > 0).
+
+    Parameters
+    ----------
+    n_tasks
+        Number of tasks.
+    rate
+        Success rate that is expected, between 0 and 1.
+    icc
+        Intraclass correlation that is expected, between 0 and 1.
+    confidence
+        Level of the interval, between 0 and 1.
     """
     _check_design(n_tasks, n_episodes, rate, icc)
     level = (1 + _checked_confidence(confidence)) / 2
@@ -514,6 +531,19 @@ def episodes_for_width(
 ) -> int | None:
     """Episodes of each task after which the interval is at most `width` (0 to 1) wide; None where
     no number is enough: then more tasks are needed.
+
+    Parameters
+    ----------
+    n_tasks
+        Number of tasks.
+    rate
+        Success rate that is expected, between 0 and 1.
+    icc
+        Intraclass correlation that is expected; 0: the interval for these tasks.
+    confidence
+        Level of the interval, between 0 and 1.
+    max_episodes
+        Episodes of each task up to which is looked.
     """
     if not 0 < width < 1:
         raise ValueError(f"width must lie between 0 and 1, such as 0.1 for ten points; got {width}")
@@ -543,7 +573,7 @@ def minimal_detectable_difference(
     alpha: float = 0.05,
 ) -> float | None:
     """Smallest improvement (0 to 1) over `rate` that a two-sided test at `alpha` finds with
-    probability `power`; None if not even a rise to 1 is found.
+    probability `power`, on `n_tasks` tasks; None if not even a rise to 1 is found.
     """
     _check_design(n_tasks, n_episodes, rate, 0.0)
     if not -1 <= correlation < 1:
