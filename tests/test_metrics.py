@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import lerobot_nb
 from lerobot_nb.results import metrics as metrics_module
 from lerobot_nb.results.metrics import main
+from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 
 KEYS = [
     "version",
@@ -195,9 +196,7 @@ def test_missing_folder_and_other_places(tmp_path, capsys):
         )
         == 1
     )
-    with pytest.raises(SystemExit) as stop:
-        main(["--artifacts-dir", str(tmp_path)])
-    assert stop.value.code == 2
+    assert main(["--artifacts-dir", str(tmp_path)]) == 2
 
 
 def test_which_file_is_taken(tmp_path, capsys):
@@ -406,9 +405,19 @@ def test_exit_code_and_stderr_of_the_process(tmp_path):
 RUN = {
     "benchmark": "metaworld",
     "env_config": {"task": "mt10"},
-    "plan": {"tasks": [["mt10", 0, "reach-v3", None, None]]},
+    "plan": {"n_episodes": 1, "seed": 1000, "tasks": [["mt10", 0, "reach-v3", None, None]]},
     "policy": {"name": "mine"},
     "policy_request": {"policy": "my_module:Mine", "kwargs": {}},
+    "status": "finished",
+    "started": "2026-12-01T10:30:00+01:00",
+    "ended": "2026-12-01T10:42:10+01:00",
+    "command": "lerobot-nb eval",
+    "eval_config": {},
+    "packages": {},
+    "machine": {},
+    "warnings": [],
+    "sessions": [],
+    **dict.fromkeys(["reason", "protocol", "runner", "times", "gl", "git_commit"]),
 }
 
 
@@ -500,19 +509,43 @@ def test_one_folder_is_given(arguments, capsys):
 
 
 @pytest.mark.parametrize(
-    "manifest",
+    "manifest, words",
     [
-        "",
-        "[]",
-        "{",
-        "null",
-        '{"plan": {"tasks": [3, [], [null]]}, "benchmark": 3, "env_config": [], "policy": null}',
-        "[" * 100_000,
+        ("", "is not JSON"),
+        ("[]", "not an object"),
+        ("{", "is not JSON"),
+        ("null", "not an object"),
+        (json.dumps(RUN | {"benchmark": 3}), "benchmark must be text"),
+        (json.dumps(RUN | {"env_config": []}), "env_config must be"),
+        (json.dumps(RUN | {"plan": {"tasks": [3]}}), "plan.n_episodes is missing"),
+        (json.dumps({name: RUN[name] for name in RUN if name != "policy"}), "policy is missing"),
+        (json.dumps(RUN).replace("null", "NaN", 1), "NaN"),
+        ("[" * 100_000, "nested"),
     ],
 )
-def test_a_broken_manifest_is_no_traceback(tmp_path, capsys, manifest):
+@pytest.mark.parametrize("given", [[], ["--benchmark", "b", "--task", "t", "--policy", "p"]])
+def test_a_damaged_manifest_is_one_error(tmp_path, capsys, manifest, words, given):
+    """As in every other command: exit code 2, file and field named, also where the names are given."""
     a_run(tmp_path, manifest)
-    assert main([str(tmp_path), "--benchmark", "b", "--task", "t", "--policy", "p"]) == 0
+    with pytest.raises(RunFolderError) as said:
+        RunFolder(tmp_path).manifest()
+    assert words in str(said.value) and "run.json" in str(said.value)
+    assert main([str(tmp_path), *given]) == 2
+    message = capsys.readouterr().err
+    assert words in message and "run.json" in message and "Traceback" not in message
+    written = json.loads((tmp_path / "metrics.json").read_text())
+    assert written["pc_success"] == GOOD["pc_success"]
+    assert written["env"] == ("b" if given else None)
+    assert main([str(tmp_path), *given, "--allow-missing"]) == 0
+    assert "warning" in capsys.readouterr().err
+
+
+def test_a_folder_in_place_of_the_manifest_is_the_same_error(tmp_path, capsys):
+    a_run(tmp_path)
+    (tmp_path / "run.json").unlink()
+    (tmp_path / "run.json").mkdir()
+    assert main([str(tmp_path), "--benchmark", "b", "--task", "t", "--policy", "p"]) == 2
+    assert "is not a file, but a folder" in capsys.readouterr().err
 
 
 def test_older_metrics_are_refused_by_name(tmp_path):
@@ -583,7 +616,7 @@ def test_a_file_of_the_first_version_is_counted_again(tmp_path, capsys):
     [
         ("2026-12-01T10:30:00+01:00", "2026-12-01T00:00:01-08:00", "09:30:00 08:00:01", False),
         ("2026-12-01T10:30:00+00:00", None, "10:30:00 None", False),
-        ("yesterday", 7, "None None", True),
+        ("yesterday", None, "None None", True),
         ("0001-01-01T00:00:00+14:00", None, "None None", True),
     ],
 )
@@ -606,4 +639,5 @@ def test_version_2_is_read(tmp_path):
     added = ("started", "finished", "pc_success_at_end", "pc_pass_hat_k")
     old = {name: value for name, value in new.items() if name not in added} | {"version": 2}
     (folder / "metrics.json").write_text(json.dumps(old))
-    assert metrics_module.read_metrics(folder / "metrics.json") == new
+    expected = new | {"started": None, "finished": None}
+    assert metrics_module.read_metrics(folder / "metrics.json") == expected

@@ -38,6 +38,7 @@ from lerobot_nb.results.run_folder import (
     EVAL_INFO_NAME,
     MANIFEST_NAME,
     METRICS_NAME,
+    RunFolder,
     RunFolderError,
     path_inside,
 )
@@ -386,23 +387,13 @@ class RunNames(TypedDict):
     policy: str | None
 
 
-def read_run_json(folder: str | os.PathLike[str]) -> tuple[dict[str, object], list[str]]:
-    """The run.json in a folder, whatever it holds, and a list of warnings; empty without a run.json
-    that can be read.
-    """
-    path = Path(folder) / MANIFEST_NAME
-    if not path.is_file():
-        return {}, []
-    out = _leads_out(folder, path)
-    if out is not None:
-        return {}, [out]
+def read_run_json(folder: str | os.PathLike[str]) -> tuple[Mapping[str, object], str | None]:
+    """The run.json in a folder, empty without one; and what is wrong with it where it is damaged."""
+    files = RunFolder(folder)
     try:
-        manifest = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        return {}, [f"{path} can't be read: {str(error)[:200]}"]
-    if not isinstance(manifest, dict):
-        return {}, [f"{path} holds a {type(manifest).__name__}, not an object"]
-    return manifest, []
+        return (files.manifest() if files.exists() else {}), None
+    except RunFolderError as error:
+        return {}, str(error)
 
 
 def run_names(manifest: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
@@ -478,7 +469,7 @@ def collect_metrics(
     env: str | None = None,
     task: str | None = None,
     policy: str | None = None,
-    # metrics, warnings, and the reason if there is no usable eval_info.json
+    # metrics, warnings, and the reason if eval_info.json or run.json is of no use
 ) -> tuple[MetricsFile, list[str], str | None]:
     """All of metrics.json, without writing it. Never raises for what the files hold; ValueError
     where `env`, `task` or `policy` are not those of the run.
@@ -499,7 +490,8 @@ def collect_metrics(
         warnings += value_warnings
     except EvalInfoError as error:
         problem = str(error)
-    manifest, run_warnings = read_run_json(path.parent if path is not None else artifacts_dir)
+    manifest, damage = read_run_json(path.parent if path is not None else artifacts_dir)
+    problem = "; ".join(one for one in (problem, damage) if one is not None) or None
     known = run_names(manifest)
     times, time_warnings = run_times(manifest)
     given: RunNames = {"env": env, "task": task, "policy": policy}
@@ -522,7 +514,7 @@ def collect_metrics(
         **numbers,
         "task_descriptions": descriptions,
     }
-    return metrics, warnings + run_warnings + time_warnings + description_warnings, problem
+    return metrics, warnings + time_warnings + description_warnings, problem
 
 # %% ../../nbs/results/metrics.ipynb #c9fccf20
 def build_parser(prog: str = "python -m lerobot_nb.results.metrics") -> argparse.ArgumentParser:
@@ -531,7 +523,7 @@ def build_parser(prog: str = "python -m lerobot_nb.results.metrics") -> argparse
         prog=prog,
         description="Sum up an evaluation's eval_info.json as metrics.json.",
         usage=f"{prog} RUN_FOLDER [option …]",
-        epilog="Exit codes: 0 written; 2 no usable eval_info.json (nulls are written; 0 with --allow-missing) or wrong arguments; 1 can't write.",
+        epilog="Exit codes: 0 written; 2 no usable eval_info.json or a damaged run.json (null is written for what is not known; 0 with --allow-missing), or wrong arguments; 1 can't write.",
     )
     parser.add_argument(
         "run_folder",
@@ -581,7 +573,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for warning in warnings:
         print(f"warning: {_printable(warning)}", file=sys.stderr)
     unknown = [option for key, option in _OPTIONS.items() if metrics[key] is None]  # type: ignore[literal-required]
-    if unknown and not arguments.allow_missing:
+    if unknown and not arguments.allow_missing and problem is None:
         parser.error(
             terminal_text(
                 f"no run.json there says what was evaluated; give {', '.join(unknown)} ({folder} was looked into)"
@@ -598,7 +590,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     if problem:
         print(
-            f"{'warning' if arguments.allow_missing else 'error'}: {_printable(problem)}\nwrote {_printable(str(output))} with nulls",
+            f"{'warning' if arguments.allow_missing else 'error'}: {_printable(problem)}\nwrote {_printable(str(output))}, with null for what is not known",
             file=sys.stderr,
         )
         return 0 if arguments.allow_missing else 2
