@@ -180,7 +180,7 @@ def eval_parser() -> ArgumentParser:
         usage="lerobot-nb eval [--benchmark NAME] [--task TASKS] [--policy NAME] [--n_episodes N] [option …]\n       lerobot-nb eval --resume DIR",
         description="Run a policy on a benchmark; write records, videos and a summary into a run folder.",
         argument_default=argparse.SUPPRESS,
-        epilog="Exit codes: 0 finished; 1 failed; 2 wrong usage, nothing was run; 3 too many errors; 130 interrupted; 143 terminated.",
+        epilog="Exit codes: 0 finished, or settled (--stop_when); 1 failed; 2 wrong usage, nothing was run; 3 too many errors; 130 interrupted; 143 terminated.",
     )
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
     for parameter in parameters():
@@ -307,6 +307,7 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
     from lerobot_nb.envs.workers import Terminated
     from lerobot_nb.policies.base import PolicyUnavailable
     from lerobot_nb.results.escaping import terminal_text
+    from lerobot_nb.results.outcomes import RunStatus
     from lerobot_nb.results.run_folder import RunFolderError, resume_command
 
     before, go_on = _manifest_bytes(folder), f"go on with: {resume_command(folder)}"
@@ -341,7 +342,13 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
         _print_result(folder)
         raise
     _print_result(folder)
-    if finished.status != "finished":
+    if finished.status == RunStatus.SETTLED:
+        print(
+            terminal_text(f"settled: {finished.reason}")
+            + f"\nto run the rest of the plan all the same: lerobot-nb eval --resume {folder} --stop_when none",
+            file=sys.stderr,
+        )
+    elif finished.status != RunStatus.FINISHED:
         print(
             f"the run was {finished.status}: {finished.reason or 'see ' + str(folder / 'run.json')}\n{go_on} --retry_errors",
             file=sys.stderr,

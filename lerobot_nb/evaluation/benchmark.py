@@ -21,6 +21,7 @@ from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
 from .runner import Runner
+from .schedule import Schedule
 from .warm_workers import WarmWorkers
 from ..policies.base import Batcher, Episode, Policy
 
@@ -351,6 +352,7 @@ def make_runner(
     video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None,
     processors: tuple[Any, Any] = (None, None),
     workers: WarmWorkers | None = None,
+    schedule: Schedule | None = None,
 ) -> Runner:
     """The runner for a benchmark and a policy.
 
@@ -370,6 +372,8 @@ def make_runner(
         those.
     workers
         Workers that outlive the run; default: none.
+    schedule
+        Hands out the episodes, in place of `done`; default: those of the plan that are not done.
     """
     own_processors = all(processor is None for processor in processors)
     return Runner(
@@ -387,6 +391,7 @@ def make_runner(
         run_folder=run_folder,
         video_path_of=video_path_of,
         preload=benchmark.preload,
+        schedule=schedule,
         workers=workers,
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lerobot_nb.envs.cores import usable_cores
 from lerobot_nb.envs.settings import Checked, Setting, unknown_name
+from lerobot_nb.results.stopping import StopRule
 
 if TYPE_CHECKING:
     from lerobot_nb.evaluation.video import RenderRule
@@ -118,6 +119,12 @@ class EvalConfig(metaclass=Checked):
             minimum=0,
         ),
     ] = 600.0
+    stop_when: Annotated[
+        str | None,
+        Setting(
+            "stop as soon as a question is settled: width:10 (the interval of the success rate is at most 10 points wide), rate:80 (it excludes 80 %) or against:RUN_FOLDER (one of the two policies is better); None: run the whole plan"
+        ),
+    ] = None
     start_timeout_s: Annotated[Seconds, Setting("seconds that a worker may take to start")] = 180.0
     reset_timeout_s: Annotated[
         Seconds, Setting("seconds that a worker may take to build and reset an environment")
@@ -128,6 +135,7 @@ class EvalConfig(metaclass=Checked):
 
     def __post_init__(self) -> None:
         self.render_rule  # ValueError for an unknown rule
+        self.stop_rule
 
     @property
     def render_rule(self) -> "RenderRule":
@@ -136,6 +144,11 @@ class EvalConfig(metaclass=Checked):
 
         filmed = self.render or ("all" if self.n_episodes_to_render else "none")
         return RenderRule.parse(filmed, self.n_episodes_to_render)
+
+    @property
+    def stop_rule(self) -> StopRule | None:
+        """The rule that `stop_when` stands for; None without one."""
+        return None if self.stop_when is None else StopRule.parse(self.stop_when)
 
     def slots(self, n_planned: int) -> int:
         """Slots for a plan of `n_planned` episodes: `batch_size`, capped by the whole plan, since a

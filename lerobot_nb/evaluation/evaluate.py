@@ -44,6 +44,7 @@ from lerobot_nb.results.run_folder import (
     new_run_path,
     resume_command,
 )
+from ..results.stopping import check_rule_of_resumed, make_stopping, section_of
 
 # %% ../../nbs/evaluation/evaluate.ipynb #bcc32082
 @dataclass
@@ -53,7 +54,8 @@ class EvalRun:
     Parameters
     ----------
     status
-        "finished", "stopped" (too many errors), or "interrupted".
+        "finished", "settled" (`stop_when` was fulfilled before the end of the plan), "stopped" (too
+        many errors), or "interrupted".
     reason
         Why it was stopped.
     folder
@@ -103,13 +105,11 @@ class EvalRun:
 
     @property
     def exit_code(self) -> int:
-        """0 for a finished run, 3 for one with too many errors, 130 for an interrupted one."""
+        """0 for a finished or settled run, 3 for one with too many errors, 130 for an interrupted
+        one.
+        """
         return (
-            0
-            if self.status == RunStatus.FINISHED
-            else 3
-            if self.status == RunStatus.STOPPED
-            else 130
+            0 if RunStatus(self.status).complete else 3 if self.status == RunStatus.STOPPED else 130
         )
 
 # %% ../../nbs/evaluation/evaluate.ipynb #32966ab1
@@ -216,6 +216,14 @@ def evaluate(
         "warnings": warnings,
         "sessions": [],
     }
+    specs = [
+        [plan.spec(number, episode_index) for episode_index in range(plan.n_episodes)]
+        for number in range(len(plan.tasks) if config.stop_when is not None else 0)
+    ]
+    stopping = None
+    if config.stop_when is not None and not resume:
+        stopping = make_stopping(config.stop_when, specs, manifest, benchmark.reports_success)
+        manifest["stopping"] = section_of(stopping, ended=False)
     check_manifest(manifest)  # what would come back changed from the file is refused now
     folder = RunFolder(
         output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name)
@@ -227,13 +235,23 @@ def evaluate(
     try:
         finished = FinishedEpisodes(tally=EpisodeTally(benchmark.reports_success))
         if resume:
-            check_recording(folder, config, folder.manifest()["eval_config"])
+            old = folder.manifest()
+            check_recording(folder, config, old["eval_config"])
             manifest = continued_manifest(folder, manifest)
             folder.check_before_resuming(
                 {spec.key: (spec.seed, spec.init_state_id) for spec in plan}
             )
             read_eval_info_of(folder)
             finished = finished_episodes(folder, retry_errors, benchmark.reports_success)
+            if config.stop_when is not None:
+                stopping = make_stopping(
+                    config.stop_when, specs, manifest, benchmark.reports_success, old
+                )
+                records = [one for one in folder.records() if one.key in finished.keys]
+                for record in records:
+                    stopping.add(record)
+                check_rule_of_resumed(stopping, old, records, RunFolderError)
+                manifest["stopping"] = section_of(stopping, ended=False)
         outcome = run_session(
             folder,
             manifest,
@@ -246,6 +264,7 @@ def evaluate(
             progress,
             command,
             workers,
+            stopping,
         )
         if config.record != "none" and env_config is not None:
             write_run_dataset(folder, env_config, config.record)

@@ -180,6 +180,7 @@ class EvalParameters:
     )
     success_at: str = _shared("success_at", "plan")
     clip_actions: bool = _shared("clip_actions", "plan")
+    stop_when: str | None = _shared("stop_when", "plan")
     device: str | None = _parameter(
         None,
         "cpu, cuda, cuda:0, mps, for policies that compute on a device; None: their own choice",
@@ -421,6 +422,7 @@ class EvalParameters:
         """
         from lerobot_nb.evaluation.plan import Plan
         from lerobot_nb.policies.factory import make_policy, policy_source
+        from lerobot_nb.results.stopping import check_long_enough
 
         config = self.eval_config()
         env_config = self.env_config()
@@ -431,6 +433,10 @@ class EvalParameters:
             target.check_source(env_config, **policy_source(self.policy), **arguments)
         elif not getattr(target, "needs_images", True):  # scripted: made in no time
             make_policy(self.policy, env_config, **arguments).check_tasks(tasks)
+        rule = config.stop_rule
+        # a comparison is checked when the protocols are known
+        if rule is not None and rule.kind != "against" and not self.resume:
+            check_long_enough(rule, len(tasks), config.n_episodes)
         warnings: list[str] = (
             Plan(tuple(tasks), config.n_episodes, config.seed).warnings() + env_config.check()
         )

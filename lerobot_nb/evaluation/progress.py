@@ -90,6 +90,20 @@ class Progress:
             self._recent = deque([*list(self._recent)[:-1:2], self._recent[-1]])
         self._show(force=self.n_done >= self.n_total)
 
+    def settle(self, n_kept: int, tally: EpisodeTally) -> None:
+        """The run has stopped because its question is settled: these episodes are all of it.
+
+        Parameters
+        ----------
+        n_kept
+            Episodes that stand.
+        tally
+            Their outcomes.
+        """
+        self.n_total = self.n_done = n_kept
+        self._tally = tally.copy()
+        self._show(force=True)
+
     def log(self, message: str) -> None:
         """Something that the user should read now and still find later."""
 
@@ -220,6 +234,11 @@ class TerminalProgress(Progress):
             print(message, file=self._stream, flush=True)
         else:
             tqdm.write(message, file=self._stream)
+
+    def settle(self, n_kept: int, tally: EpisodeTally) -> None:
+        if self._bar is not None:
+            self._bar.total = self._bar.n = n_kept
+        super().settle(n_kept, tally)
 
     def close(self) -> None:
         if self._bar is not None:

@@ -7,7 +7,7 @@ __all__ = ['Runner']
 
 # %% ../../nbs/evaluation/runner.ipynb #9912dc72
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -340,7 +340,7 @@ class Runner:
     def n_errors(self, count: int) -> None:
         self._endings.n_errors = count
 
-    def run(self) -> Iterator[EpisodeRecord]:
+    def run(self) -> Generator[EpisodeRecord, None, None]:
         """Records in the order in which episodes end. Workers are gone, or given back, when the
         iteration ends, also by an exception or by closing the generator.
 
@@ -358,7 +358,7 @@ class Runner:
         self._has_run = True
         return self._run()
 
-    def _run(self) -> Iterator[EpisodeRecord]:
+    def _run(self) -> Generator[EpisodeRecord, None, None]:
         began = time.perf_counter()
         if self._seats.warm is not None:
             self._seats.warm.check_open()

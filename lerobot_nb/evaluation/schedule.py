@@ -7,7 +7,7 @@ __all__ = ['Schedule', 'PlanSchedule']
 
 # %% ../../nbs/evaluation/schedule.ipynb #1bc4c408
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from ..envs.base import EpisodeSpec
@@ -46,7 +46,7 @@ class PlanSchedule:
         Keys of episodes that need not run any more.
     """
 
-    def __init__(self, plan: Plan, done: Iterable[_EpisodeKey] = ()):
+    def __init__(self, plan: Plan, done: Iterable[_EpisodeKey] = ()) -> None:
         self.plan = plan
         self._index = {(task.suite, task.task_id): number for number, task in enumerate(plan.tasks)}
         self._skip = [bytearray(plan.n_episodes) for _ in plan.tasks]
@@ -102,3 +102,43 @@ class PlanSchedule:
     def put_back(self, spec: EpisodeSpec) -> None:
         """As `Schedule.put_back`."""
         self._retries.append(spec)
+
+# %% ../../nbs/evaluation/schedule.ipynb #51611a67
+class RoundSchedule(PlanSchedule):
+    """Hands out the episodes of a plan block by block, each once.
+
+    Parameters
+    ----------
+    looks
+        The first episode of each task after every block, in rising order.
+    done
+        Keys of episodes that need not run any more.
+    """
+
+    def __init__(self, plan: Plan, looks: Sequence[int], done: Iterable[_EpisodeKey] = ()) -> None:
+        super().__init__(plan, done)
+        self._fresh.clear()  # the workers are spread by number alone
+        self._ends = deque(looks)
+        self._begun = 0
+        self._later, self._left = sum(self._left), [0] * len(plan.tasks)
+        self._next_block()
+
+    @property
+    def n_left(self) -> int:
+        """As `Schedule.n_left`."""
+        return super().n_left + self._later
+
+    def take(self, current: int | None = None) -> EpisodeSpec | None:
+        """As `Schedule.take`."""
+        if not self._retries:
+            self._next_block()
+        return super().take(current)
+
+    def _next_block(self) -> None:
+        """Where nothing is left in the block, the next one that holds something."""
+        while self._ends and not any(self._left):
+            end = self._ends.popleft()
+            self._left = [end - self._begun - sum(skip[self._begun : end]) for skip in self._skip]
+            self._next = [self._begun] * len(self._left)
+            self._later -= sum(self._left)
+            self._begun = end

@@ -26,13 +26,17 @@ from lerobot_nb.evaluation.interrupts import (
     signals_raise,
 )
 from .plan import Plan
+from .runner import Runner
+from .schedule import PlanSchedule, RoundSchedule, Schedule
 from .warm_workers import WarmWorkers
 from ..policies.base import Policy
 from ..results.escaping import terminal_text
 from ..results.eval_info import build_eval_info, reports_success, unreported_warning
+from ..results.manifest import state_of
 from ..results.outcomes import EpisodeTally, RunStatus
 from ..results.records import EpisodeRecord
 from ..results.run_folder import RunFolder, RunFolderError
+from ..results.stopping import Stopping, section_of
 
 _log = logging.getLogger(__name__)
 
@@ -161,7 +165,7 @@ class SessionOutcome:
     """Parameters
     ----------
     status
-        FINISHED, or STOPPED (too many errors), with the reason.
+        FINISHED, SETTLED or STOPPED (too many errors), the last two with the reason.
     """
 
     status: RunStatus
@@ -181,8 +185,10 @@ def run_session(
     progress: Any,
     command: str,
     workers: WarmWorkers | None = None,
+    stopping: Stopping | None = None,
 ) -> SessionOutcome:
-    """Run what is left of the plan. The manifest is completed and written.
+    """Run what is left of the plan, or of it until its question is settled. The manifest is
+    completed and written.
 
     What ends the session early (KeyboardInterrupt, SystemExit, a full disk) is raised again when
     the folder is in order.
@@ -197,6 +203,8 @@ def run_session(
         How this session was started.
     workers
         Workers that outlive the session.
+    stopping
+        Decides when the run stops early; told of the episodes of earlier sessions.
     """
     rule = config.render_rule
 
@@ -217,6 +225,7 @@ def run_session(
         run_folder=folder.path,
         video_path_of=video_path_of,
         workers=workers,
+        schedule=_schedule(plan, stopping, finished.keys),
     )
     runner.n_errors = finished.tally.counts.n_errors
     manifest["runner"] = {
@@ -254,12 +263,18 @@ def run_session(
             extra={"event": "start"},
         )
         try:
-            _run_episodes(runner, folder, finished, progress, f"{benchmark.name}, {policy.name}")
-            status, reason = (
-                (RunStatus.STOPPED, runner.stopped)
-                if runner.stopped
-                else (RunStatus.FINISHED, None)
+            _run_episodes(
+                runner, folder, finished, progress, f"{benchmark.name}, {policy.name}", stopping
             )
+            if stopping is not None and stopping.settled:
+                _end_settled(folder, stopping, progress, benchmark.reports_success)
+                status, reason = RunStatus.SETTLED, stopping.reason
+            elif runner.stopped:
+                status, reason = RunStatus.STOPPED, runner.stopped
+            else:
+                status = RunStatus.FINISHED
+                if stopping is not None:
+                    _log.info("not settled: %s", stopping.reason, extra={"event": "stop"})
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             # the exception itself tells the caller
@@ -278,6 +293,8 @@ def run_session(
                     "ended": now(),
                     "times": session["times"],
                 }
+                if stopping is not None:
+                    manifest["stopping"] = section_of(stopping, ended=True)
                 eval_info: dict[str, Any] = {}
                 failures = [
                     failure
@@ -307,10 +324,28 @@ def now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
+def _schedule(plan: Plan, stopping: Stopping | None, done: set[tuple[str, int, int]]) -> Schedule:
+    """Who runs which episode: round by round where the run may stop early, and none where it has
+    its answer already.
+    """
+    if stopping is None:
+        return PlanSchedule(plan, done)
+    return RoundSchedule(
+        plan, stopping.looks, (spec.key for spec in plan) if stopping.settled else done
+    )
+
+
 def _run_episodes(
-    runner: Any, folder: RunFolder, finished: FinishedEpisodes, progress: Any, description: str
+    runner: Runner,
+    folder: RunFolder,
+    finished: FinishedEpisodes,
+    progress: Any,
+    description: str,
+    stopping: Stopping | None,
 ) -> None:
-    """Every record goes to the folder, then to the display."""
+    """Every record goes to the folder, then to the display. Returns before the end of the plan
+    where the question is settled.
+    """
     if progress is not None:
         progress.start(len(runner.plan), description, len(finished.keys), finished.tally)
         runner.each_turn = getattr(progress, "turn", runner.each_turn)
@@ -331,6 +366,28 @@ def _run_episodes(
                 )
             if progress is not None:
                 progress.update(record, finished.n_steps + runner.times.n_steps)
+            if stopping is not None and stopping.add(record):
+                return
+
+
+def _end_settled(
+    folder: RunFolder, stopping: Stopping, progress: Any, reports_success: bool
+) -> None:
+    """Records of rounds after the last one are taken out: which of them were there was a matter of
+    timing.
+    """
+    n_dropped = folder.drop_records(stopping.keeps)
+    _log.info(
+        "settled: %s; %d later episodes that had ended are dropped",
+        terminal_text(stopping.reason),
+        n_dropped,
+        extra={"event": "settled"},
+    )
+    if progress is not None:
+        records = list(folder.records())
+        if hasattr(progress, "settle"):
+            progress.settle(len(records), EpisodeTally(reports_success, records))
+        progress.log(f"settled: {terminal_text(stopping.reason)}")
 
 
 def write_sums(folder: RunFolder, manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -343,6 +400,7 @@ def write_sums(folder: RunFolder, manifest: dict[str, Any], plan: Plan) -> dict[
         eval_s=eval_s,
         tasks=plan.tasks,
         reports_success=reports_success(manifest),
+        stopping=state_of(manifest),
     )
     silent = unreported_warning(eval_info)
     if silent is not None:

@@ -127,12 +127,12 @@ class RunState:
 
     @property
     def exit_code(self) -> int:
-        """0 for a run that is finished or going on, 3 for one with too many errors, 1 for one that
-        was interrupted or killed.
+        """0 for a run that is finished, settled or going on, 3 for one with too many errors, 1 for
+        one that was interrupted or killed.
         """
-        return {RunStatus.FINISHED: 0, RunStatus.RUNNING: 0, RunStatus.STOPPED: 3}.get(
-            self.status, 1
-        )
+        if self.status.complete or self.status is RunStatus.RUNNING:
+            return 0
+        return 3 if self.status is RunStatus.STOPPED else 1
 
     def tally(self) -> EpisodeTally:
         """Counts of the records."""
@@ -280,6 +280,8 @@ def watch_run(
             else:
                 for record in state.added:
                     progress.update(record)
+            if state.status is RunStatus.SETTLED and hasattr(progress, "settle"):
+                progress.settle(len(state.records), state.tally())
             if state.ended or once:
                 return state
             sleep(interval_s)
@@ -294,7 +296,7 @@ def watch_command(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(
         prog="lerobot-nb watch",
         description="Show a running evaluation, from another terminal, until it ends. Reads the run folder only; Ctrl-C ends the watching, not the run.",
-        epilog="Exit codes: 0 the run is finished (with --once: or going on); 1 it was interrupted or killed; 2 wrong usage, no run in the folder, or a damaged one; "
+        epilog="Exit codes: 0 the run is finished or settled (with --once: or going on); 1 it was interrupted or killed; 2 wrong usage, no run in the folder, or a damaged one; "
         "3 it was stopped, because too many episodes ended in an error; 130 the watching was interrupted.",
     )
     parser.add_argument("folder", help="run folder")
@@ -344,6 +346,8 @@ def _ending(state: RunState, folder: str) -> str:
     )
     if state.status is RunStatus.FINISHED:
         return f"finished: {done}; the table: lerobot-nb report {name}"
+    if state.status is RunStatus.SETTLED:
+        return f"settled: {state.reason}; {done}; the table: lerobot-nb report {name}"
     if state.status is RunStatus.RUNNING:
         held = {True: "", False: "; no process of this machine writes to it", None: ""}[state.held]
         return f"running: {done}{held}"

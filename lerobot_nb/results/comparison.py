@@ -289,6 +289,8 @@ class RunOutcomes:
         Conditions that may matter, such as the renderer.
     task_names
         The name of each task, by suite and number.
+    settled
+        Why the run stopped before the end of its plan; None where it did not.
     """
 
     name: str
@@ -301,6 +303,7 @@ class RunOutcomes:
     task_protocol: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     task_names: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    settled: str | None = None
 
     @classmethod
     def from_records(
@@ -349,6 +352,7 @@ class RunOutcomes:
             _task_protocol(manifest),
             _notes(manifest),
             names,
+            _settled(manifest),
         )
 
     @classmethod
@@ -440,8 +444,16 @@ def _planned_tasks(manifest: Mapping[str, Any]) -> list[Sequence[Any]]:
     )
 
 
+def _settled(manifest: Mapping[str, Any]) -> str | None:
+    """Why the run stopped before the end of its plan; None where it did not."""
+    state = _section(_section(manifest, "stopping"), "state")
+    return str(state.get("reason")) if state.get("settled") is True else None
+
+
 def _planned(manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     n_episodes = _section(manifest, "plan").get("n_episodes")
+    if _settled(manifest) is not None:  # the rest is not missing: it was not needed
+        n_episodes = _section(_section(manifest, "stopping"), "state").get("n_rounds")
     return [
         (task[0], task[1], index)
         for task in _planned_tasks(manifest)
@@ -860,6 +872,11 @@ def left_out(comparison: Comparison, max_names: int = 8) -> list[str]:
         x, y = comparison.a.notes.get(name), comparison.b.notes.get(name)
         if x != y:
             lines.append(f"note: {name} differs: {x} and {y}")
+    for run in (comparison.a, comparison.b):
+        if run.settled is not None:
+            lines.append(
+                f"note: {run.name} stopped when its question was settled ({run.settled}). The intervals and p-values here are for a number of episodes that was fixed beforehand, so they are too optimistic"
+            )
     unknown = sorted(comparison.a.protocol.keys() ^ comparison.b.protocol.keys())
     if unknown and comparison.a.protocol and comparison.b.protocol:
         lines.append(
@@ -1029,6 +1046,11 @@ def multi_text(comparison: MultiComparison) -> str:
             + ("  *" if run.name in comparison.best else "")
         )
     lines += ["* can't be told from the best", ""]
+    lines += [
+        f"note: {run.name} stopped when its question was settled; intervals and p-values are for a number of episodes that was fixed beforehand"
+        for run in comparison.runs
+        if run.settled is not None
+    ]
     for pair, p_value in zip(comparison.pairs, comparison.holm_p_values):
         if pair.counts.difference is not None and pair.interval is not None:
             lines.append(
@@ -1138,6 +1160,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "errors_b": c.b.errors,
         "missing_a": c.a.missing,
         "missing_b": c.b.missing,
+        "settled_a": c.a.settled,
+        "settled_b": c.b.settled,
         "differing_protocol": {name: list(values) for name, values in c.differing_protocol.items()},
     }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict, cast
 
 from .json_checks import check_type
+from .manifest import StoppingState
 from .outcomes import EndReason, Outcome, OutcomeCounts, has_success, outcome_of
 from .records import EpisodeRecord, write_json_atomic
 from .run_folder import EVAL_INFO_NAME, RunFolder, RunFolderError
@@ -86,8 +87,12 @@ class TaskSummary(SuccessSummary):
     metrics: TaskMetrics
 
 # %% ../../nbs/results/eval_info.ipynb #940dabbe
-class EvalInfo(TypedDict):
-    """The content of eval_info.json."""
+class _Stopping(TypedDict, total=False):
+    stopping: StoppingState
+
+
+class EvalInfo(_Stopping):
+    """The content of eval_info.json. stopping: of a run with `stop_when` that has ended."""
 
     version: int
     per_task: list[TaskSummary]
@@ -262,6 +267,8 @@ def build_eval_info(
     tasks: Iterable[PlannedTask] | None = None,  # in the plan's order
     # the benchmark's configuration says that its tasks have a notion of success
     reports_success: bool = False,
+    # how a run with `stop_when` ended
+    stopping: StoppingState | None = None,
 ) -> EvalInfo:  # lerobot's layout, see the table above; ready for strict JSON
     """Sum up the records of a run.
 
@@ -301,12 +308,13 @@ def build_eval_info(
         },
     }
     per_group = {suite: _summary(episodes) for suite, episodes in per_suite.items()}
-    return {
+    eval_info: EvalInfo = {
         "version": EVAL_INFO_VERSION,
         "per_task": per_task,
         "per_group": per_group,
         "overall": overall,
     }
+    return eval_info if stopping is None else {**eval_info, "stopping": stopping}
 
 
 def _task_summary(
@@ -472,7 +480,7 @@ class _ReadTask(_ReadSummary):
     metrics: _ReadMetrics
 
 
-class _ReadEvalInfo(TypedDict):
+class _ReadEvalInfo(_Stopping):
     per_task: list[_ReadTask]
     per_group: dict[str, _ReadSummary]
     overall: _ReadSummary

@@ -61,6 +61,39 @@ class PolicyRequest(TypedDict):
     policy: str
     kwargs: dict[str, Any]
 
+# %% ../../nbs/results/manifest.ipynb #5f0a7c12
+class ReferenceSection(TypedDict):
+    """The other run in run.json. outcomes: of each task of the plan a text with one letter an
+    episode: S success, F failure, - no verdict.
+    """
+
+    folder: str
+    outcomes: list[str]
+
+
+class StoppingState(TypedDict):
+    """How a run with a rule stands, in run.json and eval_info.json. pc_success_cs: the interval
+    that holds at all looks together, in percent.
+    """
+
+    rule: str
+    settled: bool
+    reason: str
+    n_rounds: int
+    n_rounds_used: int
+    n_rounds_planned: int
+    n_success: int
+    n_judged: int
+    pc_success_cs: list[float]
+
+
+class StoppingSection(TypedDict):
+    """Of run.json. state: None while the run goes on."""
+
+    rule: str
+    reference: ReferenceSection | None
+    state: StoppingState | None
+
 # %% ../../nbs/results/manifest.ipynb #5793eaea
 class _ManifestOfAnyVersion(TypedDict):
     status: RunStatus
@@ -87,11 +120,18 @@ class _ManifestOfAnyVersion(TypedDict):
 
 class Manifest(_ManifestOfAnyVersion, total=False):
     """The content of run.json. env_config, policy_request: None where they were Python objects,
-    which a file can't hold.
+    which a file can't hold. stopping: of a run with `stop_when`.
     """
 
     written_by: str
     version: int
+    stopping: StoppingSection | None
+
+# %% ../../nbs/results/manifest.ipynb #5f0a7c13
+def state_of(manifest: Mapping[str, Any] | Manifest | None) -> StoppingState | None:
+    """How a run with a rule ended, from its run.json; None for other runs."""
+    section: StoppingSection | None = manifest.get("stopping") if manifest is not None else None
+    return section["state"] if section is not None else None
 
 # %% ../../nbs/results/manifest.ipynb #53c7fb05
 def upgrade_manifest(data: object, name: str = "run.json") -> Manifest:

@@ -16,6 +16,7 @@ from typing import Any
 from ..envs.base import TaskInfo
 from .comparison import ProtocolMismatchError, RunOutcomes, protocol_differences
 from .eval_info import build_eval_info, reports_success, write_eval_info
+from .outcomes import RunStatus
 from .records import EpisodeRecord, append_record, same_episode
 from .run_folder import RunFolder, RunFolderError
 
@@ -183,13 +184,24 @@ def _merged_manifest(
     }
     if any(init_states.values()):
         plan["init_state_ids"] = list(init_states.values())
+    complete = (RunStatus.FINISHED, RunStatus.SETTLED)
     unfinished = [
-        f"{name} is {status}" for name, status in zip(names, statuses) if status != "finished"
+        f"{name} is {status}" for name, status in zip(names, statuses) if status not in complete
+    ]
+    settled = [
+        f"{name} is settled: {manifest.get('reason')}"
+        for name, status, manifest in zip(names, statuses, manifests)
+        if status == RunStatus.SETTLED
     ]
     return {
-        **manifests[0],
-        "status": "interrupted" if unfinished else "finished",
-        "reason": "; ".join(unfinished) or None,
+        # the intervals that hold at all looks are those of the parts
+        **{name: value for name, value in manifests[0].items() if name != "stopping"},
+        "status": RunStatus.INTERRUPTED
+        if unfinished
+        else RunStatus.SETTLED
+        if settled
+        else RunStatus.FINISHED,
+        "reason": "; ".join([*unfinished, *settled]) or None,
         "plan": plan,
         "times": None,
         "sessions": [session for manifest in manifests for session in manifest["sessions"]],

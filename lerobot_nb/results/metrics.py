@@ -90,6 +90,10 @@ class MetricsFile(Metrics):
         not say.
     task_descriptions
         `{"<suite>_<task id>": sentence}`.
+    settled
+        Why a run with `stop_when` stopped early; None where it did not.
+    pc_success_cs
+        Of a run with `stop_when`: the 95 % interval, in percent, that holds at all its looks together.
     """
 
     version: int
@@ -98,6 +102,8 @@ class MetricsFile(Metrics):
     policy: str | None
     started: str | None
     finished: str | None
+    settled: str | None
+    pc_success_cs: list[float] | None
     task_descriptions: dict[str, str]
 
 # %% ../../nbs/results/metrics.ipynb #84473793
@@ -463,6 +469,30 @@ def _differing(given: RunNames, known: Mapping[str, tuple[str, ...]]) -> str | N
 _OPTIONS = {"env": "--benchmark", "task": "--task", "policy": "--policy"}
 
 # %% ../../nbs/results/metrics.ipynb #e437ec0a
+class _StoppingMetrics(TypedDict):
+    settled: str | None
+    pc_success_cs: list[float] | None
+
+
+def _stopping(eval_info: Mapping[str, Any]) -> _StoppingMetrics:
+    """How a run with `stop_when` ended; None where the file doesn't say."""
+    state = eval_info.get("stopping")
+    state = state if isinstance(state, dict) else {}
+    reason, interval = state.get("reason"), state.get("pc_success_cs")
+    known = (
+        isinstance(interval, list)
+        and len(interval) == 2
+        and all(
+            isinstance(end, (int, float)) and not isinstance(end, bool) and _is_finite(end)
+            for end in interval
+        )
+    )
+    return {
+        "settled": reason if state.get("settled") is True and isinstance(reason, str) else None,
+        "pc_success_cs": interval if known else None,
+    }
+
+
 def collect_metrics(
     artifacts_dir: str | os.PathLike[str],  # the run folder, or a folder above it
     # what was evaluated; None: as run.json says
@@ -512,6 +542,7 @@ def collect_metrics(
         "started": times["started"],
         "finished": times["finished"],
         **numbers,
+        **_stopping(eval_info),
         "task_descriptions": descriptions,
     }
     return metrics, warnings + time_warnings + description_warnings, problem

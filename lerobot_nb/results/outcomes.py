@@ -58,15 +58,22 @@ class Outcome(_Word):
 
 
 class RunStatus(_Word):
-    """How a run, or a session of it, stands. STOPPED: too many errors. INTERRUPTED: by a user or an
-    exception. KILLED: it left without a word, and was found so when it was resumed.
+    """How a run, or a session of it, stands. SETTLED: its `stop_when` was fulfilled before the end
+    of the plan. STOPPED: too many errors. INTERRUPTED: by a user or an exception. KILLED: it left
+    without a word, and was found so when it was resumed.
     """
 
     RUNNING = "running"
     FINISHED = "finished"
+    SETTLED = "settled"
     STOPPED = "stopped"
     INTERRUPTED = "interrupted"
     KILLED = "killed"
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run has all that it was to have."""
+        return self in (RunStatus.FINISHED, RunStatus.SETTLED)
 
 # %% ../../nbs/results/outcomes.ipynb #aa43ee81
 def outcome_of(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .escaping import html_text, terminal_text
 from .eval_info import build_eval_info, read_eval_info_of, reports_success
-from .manifest import Manifest, TaskOfRun, tasks_of_run
+from .manifest import Manifest, TaskOfRun, state_of, tasks_of_run
 from .pictures import choose_videos, frame_gallery, video_grid
 from .records import EpisodeRecord
 from .run_folder import RunFolder, RunFolderError
@@ -131,6 +131,7 @@ class Report:
                 self.files.records(),
                 tasks=self._planned_tasks(),
                 reports_success=reports_success(self.manifest or {}),
+                stopping=state_of(self.manifest),
             )
         return self._eval_info
 

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, unquote
@@ -24,9 +24,11 @@ from .manifest import WRITTEN_BY, Manifest, upgrade_manifest
 from lerobot_nb.results.records import (
     EpisodeRecord,
     append_record,
+    dumps_strict,
     latest_records,
     read_records,
     write_json_atomic,
+    write_text_atomic,
 )
 
 _log = logging.getLogger(__name__)
@@ -396,6 +398,17 @@ class RunFolder:
     def append(self, record: EpisodeRecord) -> None:
         """Add a line to episodes.jsonl."""
         self._write(self.episodes_path, lambda: append_record(self.episodes_path, record))
+
+    def drop_records(self, keeps: Callable[[EpisodeRecord], bool]) -> int:
+        """Take the records out of episodes.jsonl that `keeps` is False for; how many they were.
+        Nothing is written where there are none.
+        """
+        records = list(self.every_record())
+        kept = [record for record in records if keeps(record)]
+        if len(kept) < len(records):
+            lines = "".join(dumps_strict(record.to_json()) + "\n" for record in kept)
+            self._write(self.episodes_path, lambda: write_text_atomic(self.episodes_path, lines))
+        return len(records) - len(kept)
 
     def _write(self, path: Path, action: Any) -> None:
         try:

@@ -162,6 +162,20 @@ def at_end_note(eval_info: Mapping[str, Any]) -> str | None:
     )
 
 
+def settled_note(eval_info: Mapping[str, Any]) -> str | None:
+    """For below the table of a run with `stop_when`: how it ended, and which of the intervals hold
+    although it looked again and again. None for other runs.
+    """
+    state = eval_info.get("stopping")
+    if state is None:
+        return None
+    low, high = state["pc_success_cs"]
+    return (
+        f"{'Settled' if state['settled'] else 'Not settled'} ({state['rule']}): {state['reason']}. "
+        f"The interval {low:.1f} – {high:.1f} % of these tasks (95 % confidence sequence) holds at all looks together; those of the table are for a number of episodes fixed beforehand."
+    )
+
+
 def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
     """A sentence for below the table, where its rates leave out the episodes of tasks without a
     notion of success.
@@ -177,6 +191,7 @@ def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
 def _notes(eval_info: Mapping[str, Any]) -> list[str]:
     """Sentences for below the table."""
     notes = (
+        settled_note(eval_info),
         clustered_sums(eval_info)[2],
         not_judged_note(eval_info),
         pass_hat_note(eval_info),
