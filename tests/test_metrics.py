@@ -35,6 +35,8 @@ KEYS = [
     "n_judged",
     "n_evaluated",
     "n_errors",
+    "settled",
+    "pc_success_cs",
     "task_descriptions",
 ]
 GOOD = {
