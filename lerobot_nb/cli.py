@@ -310,7 +310,8 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
     from lerobot_nb.results.outcomes import RunStatus
     from lerobot_nb.results.run_folder import RunFolderError, resume_command
 
-    before, go_on = _manifest_bytes(folder), f"go on with: {resume_command(folder)}"
+    before = _manifest_bytes(folder)
+    go_on = f"go on with: {terminal_text(resume_command(folder))}"
     try:
         finished = run()
     except RunFolderError as error:
@@ -336,7 +337,7 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
         return int(error.code or 0) if isinstance(error, Terminated) else 130
     except PolicyUnavailable as error:  # the policy's server is gone: nothing recorded is lost
         _print_result(folder)
-        print(f"the run ended early: {error}\n{go_on}", file=sys.stderr)
+        print(f"the run ended early: {terminal_text(error, lines=True)}\n{go_on}", file=sys.stderr)
         return 1
     except BaseException:
         _print_result(folder)
@@ -350,7 +351,7 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
         )
     elif finished.status != RunStatus.FINISHED:
         print(
-            f"the run was {finished.status}: {finished.reason or 'see ' + str(folder / 'run.json')}\n{go_on} --retry_errors",
+            f"the run was {finished.status}: {terminal_text(finished.reason or f'see {folder}/run.json')}\n{go_on} --retry_errors",
             file=sys.stderr,
         )
     return finished.exit_code
@@ -391,13 +392,14 @@ def _print_result(folder: Path) -> None:
             )
         )
     if len(errors) > 5:
-        print(f"{len(errors) - 5} more: lerobot-nb failures {shlex.quote(str(folder))}")
+        command = shlex.join(["lerobot-nb", "failures", str(folder)])
+        print(f"{len(errors) - 5} more: {terminal_text(command)}")
     unfilmed = [record for record in records if record.end_reason != "error" and record.error]
     if unfilmed:
         print(
             f"no video of {len(unfilmed)} episode{'s' * (len(unfilmed) != 1)}: {terminal_text(str(unfilmed[0].error).strip().splitlines()[0])}"
         )
-    print(f"\nrun folder: {folder}")
+    print(f"\nrun folder: {terminal_text(str(folder))}")
 
 # %% ../nbs/cli.ipynb #ded256f1
 def rerun_command(argv: Sequence[str]) -> int:
@@ -456,7 +458,7 @@ def rerun_command(argv: Sequence[str]) -> int:
         terminal_text(f"{arguments.episode}: {outcome(record)}, sum of rewards {record.sum_reward}")
     )
     if record.video_path:
-        print(f"video: {Path(arguments.folder) / record.video_path}")
+        print(terminal_text(f"video: {Path(arguments.folder) / record.video_path}"))
     elif record.error and record.end_reason != "error":
         print(f"no video: {terminal_text(record.error.strip().splitlines()[0])}")
     print(

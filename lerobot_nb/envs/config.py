@@ -208,6 +208,11 @@ class EnvConfig(metaclass=Checked):
         only where there are to be worker processes.
         """
 
+    def check_here(self) -> None:
+        """ValueError, with the cure, where this process could not build the environments. Called
+        only where there are to be no worker processes.
+        """
+
     def get_env_processors(self) -> tuple[Any, Any]:
         """Pipelines around the policy: one for batches of observations, one for actions. Here they
         change nothing.

@@ -540,6 +540,16 @@ class GymEnvConfig(EnvConfig):
             if answer == "unknown":
                 raise ValueError(_only_here(gym_id))
             if answer:
-                raise ValueError(
-                    f"gym_kwargs={self.gym_kwargs!r}: {gym_id} can't be made with them. {answer}"
-                )
+                raise self._refused(gym_id, answer)
+
+    def check_here(self) -> None:
+        """ValueError for `gym_kwargs` that an id does not take."""
+        for task in self.tasks() if self.gym_kwargs else ():
+            answer = _refusal(find_spec(task.name), self.gym_kwargs or {})
+            if answer:
+                raise self._refused(task.name, answer)
+
+    def _refused(self, gym_id: str, answer: str) -> ValueError:
+        return ValueError(
+            f"gym_kwargs={self.gym_kwargs!r}: {gym_id} can't be made with them. {answer}"
+        )

@@ -102,7 +102,8 @@ class Benchmark:
 
     def check(self, use_async_envs: bool) -> list[str]:
         """Warnings about this machine. OSError with the cure where the benchmark can't run on it,
-        ValueError for environments that no worker process can build.
+        ValueError for environments that no worker process can build, or without workers this
+        process.
         """
         warnings = list(
             dict.fromkeys(warning for config in self.distinct_configs for warning in config.check())
@@ -117,8 +118,8 @@ class Benchmark:
                         f"{factory.target if isinstance(factory, EnvFactory) else factory} lives in this process only, where no worker can import it; move it to a module "
                         "(my_module.py) and use EnvFactory('my_module:make_env'), or use use_async_envs=False, which needs no workers"
                     )
-            for config in self.distinct_configs:
-                config.check_workers()
+        for config in self.distinct_configs:
+            config.check_workers() if use_async_envs else config.check_here()
         return warnings
 
     def choose_gl(self, videos: bool) -> dict[str, Any] | None:

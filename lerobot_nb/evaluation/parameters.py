@@ -500,10 +500,10 @@ class EvalParameters:
         """`output_dir`, or a new folder in `outputs/eval`, which is made. A notebook that runs
         inside of the checkout's nbs/ writes beside that, not into it.
         """
-        from lerobot_nb.results.run_folder import new_run_path
+        from lerobot_nb.results.run_folder import new_run_path, user_path
 
         if self.output_dir is not None:
-            return Path(self.output_dir)
+            return user_path(self.output_dir)
         in_notebooks = Path.cwd().name == "nbs" and Path("../settings.ini").is_file()
         return new_run_path(
             self.benchmark, self.policy, Path("../outputs/eval" if in_notebooks else "outputs/eval")

@@ -186,9 +186,10 @@ class VideoWriter:
         try:
             os.close(os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         except FileExistsError:
-            if not stat.S_ISREG(os.lstat(self._unfinished).st_mode):
+            status = os.lstat(self._unfinished)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 raise VideoError(
-                    f"{self._unfinished} is in the way and is not a file; move it away"
+                    f"{self._unfinished} is in the way and is not a file of its own; move it away"
                 ) from None
 
     def _encode(self, frame: np.ndarray) -> None:

@@ -70,7 +70,9 @@ def policy_path(name: str, env_config: Any = None) -> str:
     if name == "expert":
         path: str | None = getattr(env_config, "expert", None)
         if not path:
-            benchmark = getattr(env_config, "type", None) or "this environment"
+            known = getattr(env_config, "type", None)
+            # of a class, which has no type before it is made, this is a property
+            benchmark = known if isinstance(known, str) else "this environment"
             raise ValueError(
                 f"policy='expert': {benchmark} has no scripted expert; use one of {sorted(_POLICIES)} or 'my_module:MyPolicy'"
             )

@@ -121,18 +121,34 @@ _FOLDERS = (VIDEOS_NAME, RERUNS_NAME, RECORDING_NAME, DATASET_NAME)
 _FILES = (MANIFEST_NAME, EPISODES_NAME, EVAL_INFO_NAME, LOG_NAME, _LOCK_NAME, _WRITTEN_NAME)
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """The path, with the home folder for a leading `~`, as a shell reads it: else a run would make
+    a folder with that name.
+    """
+    path = Path(path)
+    return path.expanduser() if path.parts[:1] == ("~",) else path
+
+
 def _check_kinds(folder: Path) -> None:
-    """RunFolderError where a part of a run is a link, or a folder in place of a file."""
+    """RunFolderError where a part of a run is a link, a file with another name elsewhere (a hard
+    link), or a folder in place of a file.
+    """
     for name in (*_FILES, *_FOLDERS):
         path = folder / name
         try:
-            mode = os.lstat(path).st_mode
+            status = os.lstat(path)
         except FileNotFoundError:
             continue
+        mode = status.st_mode
         is_right = stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)
         if not is_right:
             raise RunFolderError(
                 f"{path} is {_kind(mode)}, and a run writes there to {'a folder' if name in _FOLDERS else 'a file'}; move it away"
+            )
+        if stat.S_ISREG(mode) and status.st_nlink > 1:
+            raise RunFolderError(
+                f"{path} is a hard link: the same file has another name elsewhere, and a run that writes here changes it there too. Copy it in its place: "
+                f"{shlex.join(['cp', str(path), f'{path}.copy'])} && {shlex.join(['mv', f'{path}.copy', str(path)])}"
             )
 
 
@@ -162,7 +178,7 @@ class RunFolder:
     """The files of one run. Every method raises RunFolderError for what it finds damaged."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
+        self.path = user_path(path)
         self.manifest_path = self.path / MANIFEST_NAME
         self.episodes_path = self.path / EPISODES_NAME
         self.eval_info_path = self.path / EVAL_INFO_NAME
