@@ -281,7 +281,7 @@ def reward_curves(
         )
         _title(axis, _record_name(curves[0][0]))
         axis.tick_params(left=True)
-        axis.set_xlabel("step")
+        axis.set_xlabel("step; line: mean of the episodes still running", fontsize=7)
     for axis in axes[len(tasks) :]:
         axis.set_visible(False)
     if not tasks:
