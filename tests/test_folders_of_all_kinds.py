@@ -152,3 +152,21 @@ def test_places_that_cannot_be_written(folder, monkeypatch, tmp_path, capsys):
 def test_ranges_that_nobody_can_count_are_refused_at_once(option, ids, capsys):
     words = ["eval", "--benchmark", "libero", "--task", "libero_object", option, ids]
     assert main(words) == 2 and "largest number possible" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("function", ["listdir", "open", "mkdir"])
+def test_a_folder_that_the_system_refuses_is_a_sentence(function, monkeypatch, tmp_path, capsys):
+    """As root permissions don't count, so the system's answer is made up."""
+    really, folder = getattr(os, function), str(tmp_path / "closed")
+
+    def refused(path, *arguments, **options):
+        if str(path).startswith(folder):
+            raise PermissionError(13, "Permission denied", str(path))
+        return really(path, *arguments, **options)
+
+    monkeypatch.setattr(os, function, refused)
+    assert main([*EVAL, f"{folder}/run"]) == 2
+    message = capsys.readouterr().err
+    assert "can't be written (Permission denied)" in message and "another output_dir" in message
+    monkeypatch.undo()
+    assert not Path(folder, "run", "run.json").exists()
