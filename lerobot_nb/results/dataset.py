@@ -23,6 +23,7 @@ from .run_folder import DATASET_NAME, RunFolder, RunFolderError, path_inside
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
     from torch import Tensor
 
 # %% ../../nbs/results/dataset.ipynb #6673f1b7
@@ -185,7 +186,7 @@ def _as_policy_sees(
     return flat, images
 
 
-def _uint8() -> Any:
+def _uint8() -> "torch.dtype":
     import torch
 
     return torch.uint8
@@ -370,7 +371,7 @@ class _PictureStatistics:
         return found
 
 
-def _write_json(path: Path, data: Any) -> None:
+def _write_json(path: Path, data: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(json.dumps(data, indent=2, allow_nan=False), encoding="utf-8")

@@ -65,7 +65,7 @@ def episodes_frame(
     )
 
 
-def _kind(annotation: Any) -> str:
+def _kind(annotation: object) -> str:
     """pandas' type for a field of a record; each of them may be empty."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     text = text or str(annotation)

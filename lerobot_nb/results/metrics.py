@@ -168,7 +168,7 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = (
         "null"
         if value is None
@@ -381,7 +381,7 @@ def find_descriptions(
     return descriptions, []
 
 
-def _shown_name(value: Any) -> str:
+def _shown_name(value: object) -> str:
     return value if isinstance(value, str) else _shown(value)
 
 # %% ../../nbs/results/metrics.ipynb #4c1d63c0
