@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .envs.arguments import ArgumentParser, argument_type, did_you_mean
+from .envs.types import JsonObject
 
 if TYPE_CHECKING:
     from lerobot_nb.evaluation.evaluate import EvalRun
@@ -83,7 +84,7 @@ class _Delegate(argparse.ArgumentParser):
     """Takes the words behind a subcommand as they are: the subcommand's own parser reads them."""
 
     def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
+        self, args: Sequence[str] | None = None, namespace: object = None
     ) -> tuple[Any, list[str]]:
         return argparse.Namespace(words=list(args or ())), []
 
@@ -269,7 +270,7 @@ def eval_command(argv: Sequence[str]) -> int:
     return _run(parser, folder, lambda: parameters.evaluate(make_progress(progress_kind)))
 
 
-def _resume(folder: str, retry_errors: bool, changes: dict[str, Any], progress: Any) -> "EvalRun":
+def _resume(folder: str, retry_errors: bool, changes: JsonObject, progress: object) -> "EvalRun":
     from lerobot_nb.evaluation.config import EvalConfig
     from lerobot_nb.evaluation.resume import resume_run
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 # %% ../../nbs/envs/answers.ipynb #d66ca8ef
-def checked_reward(reward: Any) -> float:
+def checked_reward(reward: object) -> float:
     """The reward of a step. ValueError for what is not one number."""
     if isinstance(reward, (float, int)):
         return float(reward)
@@ -23,7 +23,7 @@ def checked_reward(reward: Any) -> float:
     return float(array.item())
 
 
-def checked_observation(observation: Any, call: str) -> Any:
+def checked_observation(observation: object, call: str) -> Any:
     """The observation itself. ValueError where there is none: without it the policy would see the
     one before. call: "reset" or "step".
     """
@@ -37,7 +37,7 @@ def checked_observation(observation: Any, call: str) -> Any:
 TEXT_NAMES = ("task_description", "task", "instruction", "language_instruction", "mission")
 
 
-def text_in(observation: Any) -> str | None:
+def text_in(observation: object) -> str | None:
     """The text in an observation, a dictionary; None where there is none.
 
     Of several, one that is called as in `TEXT_NAMES`. ValueError where none is: which of them is
@@ -56,7 +56,9 @@ def text_in(observation: Any) -> str | None:
     )
 
 
-def instruction_of(env: Any, info: Mapping[str, Any], observation: Any, description: str) -> str:
+def instruction_of(
+    env: object, info: Mapping[str, object], observation: object, description: str
+) -> str:
     """What the policy is told in the episode that `env.reset()` has just begun.
 
     info["task_description"], else a text in the observation, else `description` (the task's own),
@@ -66,7 +68,7 @@ def instruction_of(env: Any, info: Mapping[str, Any], observation: Any, descript
     return given if given is not None else description or description_of(env)
 
 
-def given_instruction(info: Mapping[str, Any], observation: Any) -> str | None:
+def given_instruction(info: Mapping[str, object], observation: object) -> str | None:
     """The instruction that an environment gives for an episode, in the `info` or the observation of
     its reset; None where it gives none.
     """
@@ -92,7 +94,7 @@ def description_of(env: Any) -> str:
     return ""
 
 # %% ../../nbs/envs/answers.ipynb #a0762beb
-def own_info(info: Mapping[str, Any]) -> dict[str, Any]:
+def own_info(info: Mapping[str, object]) -> dict[str, Any]:
     """A copy that shares nothing with the environment. TypeError, naming it, for a value that can't
     be copied.
     """

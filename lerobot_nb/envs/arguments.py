@@ -21,7 +21,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def argument_type(parse: Callable[[str], object]) -> Callable[[str], Any]:
     """A `type=` for argparse from a function that raises ValueError: its message is shown as it is."""
 
     def convert(text: str) -> Any:
@@ -42,7 +42,7 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False} | kwargs)
 
     def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
+        self, args: Sequence[str] | None = None, namespace: object = None
     ) -> tuple[Any, list[str]]:
         """As argparse does it; an unknown option ends the program with status 2 and the nearest
         option.

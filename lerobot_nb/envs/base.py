@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import shown
+from .types import Kwargs
 
 # %% ../../nbs/envs/base.ipynb #5288f0ee
 def resolve(path: str) -> Any:
@@ -84,7 +85,7 @@ def _last_line_of(error: BaseException) -> str:
     return f"{last.filename}, line {last.lineno}"
 
 
-def import_path(thing: Any) -> str:
+def import_path(thing: object) -> str:
     """The inverse of `resolve` for a class or a function of an importable module.
 
     Raises
@@ -227,7 +228,7 @@ class EnvFactory:
     """
 
     target: str
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: Kwargs = field(default_factory=dict)
     imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

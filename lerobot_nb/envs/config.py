@@ -23,6 +23,7 @@ from lerobot_nb.envs.settings import (
     split_names,
     unknown_name,
 )
+from .types import JsonObject, Kwargs
 
 # %% ../../nbs/envs/config.ipynb #a3f252da
 _BUILT_IN = {
@@ -39,12 +40,12 @@ def _names(value: Any, name: str) -> Any:
     return value if isinstance(value, str) else list(value)
 
 
-def _features(value: Any, name: str) -> dict[str, PolicyFeature]:
+def _features(value: object, name: str) -> dict[str, PolicyFeature]:
     found: dict[str, PolicyFeature] = checked(name, value, dict[str, PolicyFeature])
     return found
 
 
-def _feature_names(value: Any, name: str) -> dict[str, str]:
+def _feature_names(value: object, name: str) -> dict[str, str]:
     found: dict[str, str] = checked(name, value, dict[str, str])
     return found
 
@@ -174,7 +175,7 @@ class EnvConfig(metaclass=Checked):
         )
 
     @property
-    def gym_kwargs(self) -> dict[str, Any]:
+    def gym_kwargs(self) -> Kwargs:
         """Keyword arguments that the environment of every task is given."""
         names = (
             "obs_type",
@@ -187,7 +188,7 @@ class EnvConfig(metaclass=Checked):
         return {name: getattr(self, name) for name in names}
 
     @property
-    def protocol(self) -> dict[str, Any]:
+    def protocol(self) -> JsonObject:
         """What makes an episode easier or harder (time limits, settling, …), for the manifest and
         for the comparison of two runs.
         """
@@ -253,9 +254,9 @@ class EnvConfig(metaclass=Checked):
             f"{type(self).__name__} is not registered; put @EnvConfig.register('my_benchmark') above its @dataclass(frozen=True)"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data that JSON can hold; `from_dict` takes it back."""
-        data: dict[str, Any] = {
+        data: JsonObject = {
             "type": self.type,
             "class": f"{type(self).__module__}:{type(self).__qualname__}",
         }
@@ -276,7 +277,7 @@ class EnvConfig(metaclass=Checked):
             ) from None
 
     @staticmethod
-    def from_dict(data: dict[str, Any]) -> "EnvConfig":
+    def from_dict(data: JsonObject) -> "EnvConfig":
         """The configuration that `to_dict` described. Features that were stored, and are what
         follows from the other fields, are not taken for given ones.
         """

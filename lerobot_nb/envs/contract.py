@@ -17,13 +17,14 @@ from .base import TaskInfo
 from .config import EnvConfig
 from .errors import LerobotNbError
 from .success import BenchmarkError, read_success
+from .types import Info
 
 # %% ../../nbs/envs/contract.ipynb #22c7481f
 class ContractError(LerobotNbError, AssertionError):
     """An environment breaks a promise; the message names the task and the promise."""
 
 # %% ../../nbs/envs/contract.ipynb #a8c0e42b
-def same_observation(a: Any, b: Any) -> bool:
+def same_observation(a: object, b: object) -> bool:
     """Equal to the last bit, also inside dictionaries; NaN equals NaN."""
     if isinstance(a, dict):
         return (
@@ -64,7 +65,7 @@ class _InfoCheck:
         # kept, so that no later dictionary can have the identity of an earlier one
         self._given: list[tuple[str, Any]] = []
 
-    def read(self, info: dict[str, Any], where: str) -> bool | None:
+    def read(self, info: Info, where: str) -> bool | None:
         """The success that is reported `where` ("after reset", "after step 3")."""
         earlier = next((place for place, given in self._given if given is info), None)
         self._demand(
@@ -166,7 +167,7 @@ def check_benchmark(
     descriptions: dict[str, TaskInfo] = {}
     for task in tasks:
 
-        def demand(kept: Any, promise: str, task: TaskInfo = task) -> None:
+        def demand(kept: object, promise: str, task: TaskInfo = task) -> None:
             if not kept:
                 raise ContractError(f"{task.suite}/{task.task_id} {task.name}: {promise}")
 
@@ -248,7 +249,7 @@ def check_benchmark(
     return tasks
 
 
-def _first_difference(a: Sequence[Any], b: Sequence[Any]) -> int:
+def _first_difference(a: Sequence[object], b: Sequence[object]) -> int:
     return next(
         (step for step, pair in enumerate(zip(a, b), start=1) if pair[0] != pair[1]),
         min(len(a), len(b)) + 1,

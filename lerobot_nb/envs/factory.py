@@ -19,7 +19,7 @@ def make_env(
     n_envs: int = 1,  # environments that run side by side, for one task at a time
     # worker processes; False steps all of them in this process, for debugging
     use_async_envs: bool = True,
-    **kwargs: Any,  # fields of the configuration, where the benchmark is given by name
+    **kwargs: object,  # fields of the configuration, where the benchmark is given by name
 ) -> dict[str, dict[int, Any]]:
     """`{suite: {task_id: LazyVectorEnv}}`, as in lerobot. Raises ValueError for names and numbers
     that don't exist, with what does.
@@ -49,7 +49,7 @@ def make_env(
 # %% ../../nbs/envs/factory.ipynb #5191d9ee
 def make_env_pre_post_processors(
     env_cfg: EnvConfig,  # a configuration, which knows what its benchmark needs
-    policy_cfg: Any = None,  # accepted as in lerobot; no benchmark here depends on the policy
+    policy_cfg: object = None,  # accepted as in lerobot; no benchmark here depends on the policy
 ) -> tuple[Any, Any]:  # pipelines for batches of observations and for actions
     """The processors of a benchmark."""
     return env_cfg.get_env_processors()

@@ -26,9 +26,10 @@ from .base import EnvFactory, TaskInfo, import_user_module, new_python
 from .config import EnvConfig, EpisodeLength, RenderMode, TaskNames, Text
 from .settings import Setting, checks_arguments, select_task_ids, split_names
 from .success import read_success
+from .types import AnySpace, Info, JsonObject, Kwargs, Observation, Options
 
 # %% ../../nbs/envs/gym_ids.ipynb #b1cc3b6c
-def named_observation_space(space: spaces.Space[Any]) -> spaces.Dict:
+def named_observation_space(space: AnySpace) -> spaces.Dict:
     """The space of the observations under names; ValueError for a space that can't be brought to a
     fixed shape.
     """
@@ -45,9 +46,13 @@ def named_observation_space(space: spaces.Space[Any]) -> spaces.Dict:
     return spaces.Dict({"agent_pos": spaces.flatten_space(space)})
 
 
-def named_observation(space: spaces.Space[Any], observation: Any) -> dict[str, Any]:
+def named_observation(space: AnySpace, observation: Observation) -> dict[str, Any]:
     """An observation of `space` under the names of `named_observation_space(space)`."""
     if isinstance(space, spaces.Dict):
+        if not isinstance(observation, Mapping):
+            raise TypeError(
+                f"the observation of {space} must be a dictionary, got {observation!r:.100}"
+            )
         return {
             name: value
             for name, value in observation.items()
@@ -83,7 +88,7 @@ class GymIdEnv(gymnasium.Env):
     def __init__(
         self,
         gym_id: str,
-        gym_kwargs: dict[str, Any] | None = None,
+        gym_kwargs: Kwargs | None = None,
         render_mode: RenderMode = "rgb_array",
         episode_length: EpisodeLength = None,
         task: str | None = None,
@@ -120,8 +125,8 @@ class GymIdEnv(gymnasium.Env):
         self._running = False
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        self, *, seed: int | None = None, options: Options | None = None
+    ) -> tuple[dict[str, Any], Info]:
         """Begin an episode; `options` go to the environment.
 
         Parameters
@@ -149,7 +154,7 @@ class GymIdEnv(gymnasium.Env):
             self._native_space, checked_observation(observation, "reset")
         ), self._with_success(info)
 
-    def _instruction(self, observation: Any) -> str | None:
+    def _instruction(self, observation: object) -> str | None:
         """What the environment asks for in the episode that has begun; None where it doesn't say."""
         text = text_in(observation)
         if text is not None:
@@ -165,7 +170,7 @@ class GymIdEnv(gymnasium.Env):
 
     def step(
         self, action: Any, observe: bool = True
-    ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
+    ) -> tuple[dict[str, Any] | None, float, bool, bool, Info]:
         """One step. `observe=False` leaves the observation out (None); these environments make it
         all the same.
 
@@ -238,7 +243,7 @@ class GymIdEnv(gymnasium.Env):
                 atexit.unregister(self._at_exit)
             self._at_exit = close_at_exit(self)
 
-    def _with_success(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _with_success(self, info: Info) -> dict[str, Any]:
         """The environment's own info where that says it plainly or says nothing, else a copy with
         `is_success` as a bool.
         """
@@ -348,7 +353,7 @@ def ask_new_process(
 _ANSWER = "ids: "
 
 
-def tell_ids(gym_ids: Sequence[str], package_name: str | None, gym_kwargs: dict[str, Any]) -> None:
+def tell_ids(gym_ids: Sequence[str], package_name: str | None, gym_kwargs: Kwargs) -> None:
     """Print what this process, which is a new one, knows of each id."""
     if package_name:
         _import_package(package_name)
@@ -363,7 +368,7 @@ def tell_ids(gym_ids: Sequence[str], package_name: str | None, gym_kwargs: dict[
     print(_ANSWER + json.dumps(answers), flush=True)
 
 
-def _refusal(spec: Any, gym_kwargs: dict[str, Any]) -> str:
+def _refusal(spec: Any, gym_kwargs: Kwargs) -> str:
     """Why an environment can't be made with these arguments; empty where it can, or where something
     else stands in the way.
     """
@@ -494,7 +499,7 @@ class GymEnvConfig(EnvConfig):
         )
 
     @property
-    def protocol(self) -> dict[str, Any]:
+    def protocol(self) -> JsonObject:
         return {
             "benchmark": "gym",
             "gym_kwargs": self.gym_kwargs or {},

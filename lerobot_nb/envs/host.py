@@ -21,6 +21,7 @@ from typing import Any
 from .answers import checked_observation, checked_reward
 from .base import EnvFactory, resolve
 from .transport import ObservationLayout, ObservationViews, SharedBlock
+from .types import AnySpace, Info, Kwargs, Observation, Options
 
 # %% ../../nbs/envs/host.ipynb #7d3e6809
 class EnvHost:
@@ -58,12 +59,12 @@ class EnvHost:
         self.sending = threading.RLock()
 
     @property
-    def observation(self) -> Any:
+    def observation(self) -> Observation:
         """The environment's latest observation; None where there is none."""
         return self._observation
 
     @observation.setter
-    def observation(self, observation: Any) -> None:
+    def observation(self, observation: object) -> None:
         self._observation, self.fresh = observation, observation is not None
 
     def build(self, factory: EnvFactory) -> dict[str, Any]:
@@ -88,15 +89,13 @@ class EnvHost:
         self._live().reset(seed=0)
         return described
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        info: dict[str, Any]
+    def reset(self, seed: int | None = None, options: Options | None = None) -> dict[str, Any]:
+        info: Info
         observation, info = self._live().reset(seed=seed, options=options)
         self.observation = checked_observation(observation, "reset")
         return info
 
-    def step(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[float, bool, bool, Info]:
         observation, reward, terminated, truncated, info = self._live().step(action)
         self.observation = checked_observation(observation, "step")
         return checked_reward(reward), bool(terminated), bool(truncated), info
@@ -104,9 +103,7 @@ class EnvHost:
     def render(self) -> Any:
         return self._live().render()
 
-    def call(
-        self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def call(self, name: str, args: tuple[object, ...] = (), kwargs: Kwargs | None = None) -> Any:
         """The attribute `name` of the environment, called where it can be called."""
         found = self._live().get_wrapper_attr(name)
         return found(*args, **(kwargs or {})) if callable(found) else found
@@ -114,7 +111,7 @@ class EnvHost:
     def get_attr(self, name: str) -> Any:
         return self._live().get_wrapper_attr(name)
 
-    def set_attr(self, name: str, value: Any) -> None:
+    def set_attr(self, name: str, value: object) -> None:
         self._live().set_wrapper_attr(name, value)
 
     def release(self) -> None:
@@ -137,7 +134,7 @@ def _no_bytes(message: bytes) -> bytes:
     raise RuntimeError(f"this worker takes commands, not raw messages; got {message[:20]!r}")
 
 
-def _can_pickle(thing: Any) -> bool:
+def _can_pickle(thing: object) -> bool:
     try:
         pickle.dumps(thing)
     except Exception:  # pickle raises nearly any type here; the answer is the same
@@ -155,7 +152,7 @@ class _Server:
     def __init__(self, host: EnvHost, send_block: Callable[[int], None] | None):
         self.host, self.send_block = host, send_block
         host.shares_memory = send_block is not None
-        self.space: Any = None
+        self.space: AnySpace | None = None
         self.layout: ObservationLayout | None = None
         self.block: SharedBlock | None = None
         self.views: ObservationViews | None = None

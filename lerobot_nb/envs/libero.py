@@ -46,6 +46,7 @@ from lerobot_nb.envs.settings import (
     split_names,
     unknown_name,
 )
+from .types import AnySpace, Info, JsonObject, Kwargs, Options
 
 # %% ../../nbs/envs/libero.ipynb #db7bae76
 _Camera = Literal[
@@ -224,7 +225,7 @@ class LiberoEnv(gymnasium.Env):
         names = read_scene_names(self._files.bddl_file)
         self.object_names = names.objects + names.fixtures
 
-        parts: dict[str, spaces.Space[Any]] = {}
+        parts: dict[str, AnySpace] = {}
         if obs_type != "state":
             image = spaces.Box(0, 255, (observation_height, observation_width, 3), np.uint8)
             parts["pixels"] = spaces.Dict({name: image for name in self.cameras.values()})
@@ -252,8 +253,8 @@ class LiberoEnv(gymnasium.Env):
         self._steps_left = 0  # 0: there is no episode to step
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        self, *, seed: int | None = None, options: Options | None = None
+    ) -> tuple[dict[str, Any], Info]:
         """Begin the episode that the seed and `options["init_state_id"]` decide; without a seed,
         one that follows from the last seed given.
 
@@ -273,7 +274,7 @@ class LiberoEnv(gymnasium.Env):
         init_state = None if init_state_id is None else self._files.init_states()[init_state_id]
         self._simulator.reset(seed, init_state, self.n_settle_steps)
         self._steps_left = self.max_episode_steps
-        info: dict[str, Any] = {"is_success": False}
+        info: Info = {"is_success": False}
         if self.privileged:
             task = {
                 "suite": self.suite,
@@ -286,7 +287,7 @@ class LiberoEnv(gymnasium.Env):
 
     def step(
         self, action: np.ndarray, observe: bool = True
-    ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
+    ) -> tuple[dict[str, Any] | None, float, bool, bool, Info]:
         """One control step; `observe=False` renders nothing and leaves the observation out (None).
 
         Parameters
@@ -337,7 +338,7 @@ class LiberoEnv(gymnasium.Env):
         if simulator is not None:
             simulator.close()
 
-    def _init_state_id(self, options: dict[str, Any] | None) -> int | None:
+    def _init_state_id(self, options: Options | None) -> int | None:
         for name in options or {}:
             if name != "init_state_id":
                 raise ValueError(
@@ -496,7 +497,7 @@ class LiberoEnvConfig(EnvConfig):
         return features
 
     @property
-    def gym_kwargs(self) -> dict[str, Any]:
+    def gym_kwargs(self) -> Kwargs:
         names = (
             "camera_name",
             "camera_name_mapping",
@@ -525,7 +526,7 @@ class LiberoEnvConfig(EnvConfig):
         return EnvFactory(self.env_target, kwargs)
 
     @property
-    def protocol(self) -> dict[str, Any]:
+    def protocol(self) -> JsonObject:
         suites = [suite_name(name) for name in split_names(self.task)]
         ids = split_ids(self.init_state_ids, "init_state_ids")
         chosen: dict[str, Any] = {} if ids is None else {"init_state_ids": ids}

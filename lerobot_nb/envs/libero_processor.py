@@ -8,6 +8,8 @@ __all__ = ['LiberoProcessor']
 # %% ../../nbs/envs/libero_processor.ipynb #7e95fcd1
 from typing import TYPE_CHECKING, Any
 
+from .types import Batch
+
 if TYPE_CHECKING:
     import torch
 
@@ -34,7 +36,7 @@ class LiberoProcessor:
     Override `state` for a policy that was trained on other numbers.
     """
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, batch: Batch) -> dict[str, Any]:
         result = {}
         for name, value in batch.items():
             if name.startswith("observation.images."):

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .types import Untyped
+
 # %% ../../nbs/envs/libero_scene.ipynb #bf48dd44
 PRIVILEGED_SHAPES: dict[str, tuple[int, ...]] = {
     # every MuJoCo body in the world frame, metres; row = index in scene["body_names"]
@@ -41,7 +43,7 @@ class SceneReader:
         `set_init_state`.
     """
 
-    def __init__(self, problem: Any):
+    def __init__(self, problem: Untyped):
         import mujoco
 
         self.problem = problem
@@ -217,7 +219,7 @@ class SceneReader:
             rows.append(np.full(len(local), int(model.geom_bodyid[geom])))
         return {"points": np.concatenate(points), "body": np.concatenate(rows)}
 
-    def _region(self, name: str, region: Any) -> dict[str, Any]:
+    def _region(self, name: str, region: Untyped) -> dict[str, Any]:
         return {
             "site": self.site_names.index(name) if name in self.site_names else None,
             "parent": region.parent_name,
@@ -234,7 +236,7 @@ class SceneReader:
         return matrix.reshape(3, 3)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Nested dictionaries, lists and numbers, whatever the library's own containers were."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -83,11 +83,11 @@ class _RenderContext(MjRenderContextOffscreen):  # type: ignore[misc]  # without
     gl_ctx: Any
     con: Any
 
-    def render(self, *args: Any, **kwargs: Any) -> Any:
+    def render(self, *args: object, **kwargs: object) -> Any:
         self.gl_ctx.make_current()
         return super().render(*args, **kwargs)
 
-    def read_pixels(self, *args: Any, **kwargs: Any) -> Any:
+    def read_pixels(self, *args: object, **kwargs: object) -> Any:
         self.gl_ctx.make_current()
         return super().read_pixels(*args, **kwargs)
 
@@ -221,7 +221,7 @@ class _OnDemand(_Problem):  # type: ignore[misc]
     clock: "SampleClock"
     sim: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         self.looking = False  # whether the sensors are evaluated
         self._compiled: _CompiledModel | None = None
         self._context: _RenderContext | None = None

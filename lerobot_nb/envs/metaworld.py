@@ -35,6 +35,7 @@ from lerobot_nb.envs.settings import (
     split_names,
     unknown_name,
 )
+from .types import AnySpace, Info, JsonObject, Kwargs, Options
 
 # %% ../../nbs/envs/metaworld.ipynb #81066dc7
 TASK_DESCRIPTIONS = {
@@ -176,7 +177,7 @@ class MetaworldEnv(gymnasium.Env):
         self.max_episode_steps = self._max_episode_steps = episode_length or 500
         self.observation_height, self.observation_width = observation_height, observation_width
 
-        parts: dict[str, spaces.Space[Any]] = {}
+        parts: dict[str, AnySpace] = {}
         if obs_type != "state":
             parts["pixels"] = spaces.Box(
                 0, 255, (observation_height, observation_width, 3), np.uint8
@@ -198,8 +199,8 @@ class MetaworldEnv(gymnasium.Env):
         self._steps_left = 0  # 0: there is no episode to step
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        self, *, seed: int | None = None, options: Options | None = None
+    ) -> tuple[dict[str, Any], Info]:
         """Begin the episode that `seed` decides; without a seed, one that follows from the last
         seed given.
 
@@ -224,7 +225,7 @@ class MetaworldEnv(gymnasium.Env):
 
     def step(
         self, action: np.ndarray, observe: bool = True
-    ) -> tuple[dict[str, Any] | None, float, bool, bool, dict[str, Any]]:
+    ) -> tuple[dict[str, Any] | None, float, bool, bool, Info]:
         """One control step of 1/80 s; `observe=False` leaves the observation out (None).
 
         Parameters
@@ -337,7 +338,7 @@ class MetaworldEnv(gymnasium.Env):
         self._renderer = renderer
 
 
-def _check_options(options: dict[str, Any] | None) -> None:
+def _check_options(options: Options | None) -> None:
     for name, value in (options or {}).items():
         if name != "init_state_id":
             raise ValueError(
@@ -428,7 +429,7 @@ class MetaworldEnvConfig(EnvConfig):
         return features
 
     @property
-    def gym_kwargs(self) -> dict[str, Any]:
+    def gym_kwargs(self) -> Kwargs:
         return super().gym_kwargs | {"camera_name": self.camera_name}
 
     def env_factory(self, task: TaskInfo) -> EnvFactory:
@@ -438,7 +439,7 @@ class MetaworldEnvConfig(EnvConfig):
         return EnvFactory(self.env_target, kwargs)
 
     @property
-    def protocol(self) -> dict[str, Any]:
+    def protocol(self) -> JsonObject:
         return {
             "benchmark": "metaworld",
             "episode_length": self.episode_length or 500,

@@ -15,6 +15,7 @@ import numpy as np
 
 from .answers import TEXT_NAMES
 from .base import TaskInfo
+from .types import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -39,10 +40,10 @@ def preprocess_observation(observation: Mapping[str, Any]) -> dict[str, Any]:
             f"an observation must be a dict such as {{'pixels': …, 'agent_pos': …}}, got {type(observation).__name__}; "
             "the benchmark 'gym' wraps environments that return bare arrays"
         )
-    batch: dict[str, Any] = {}
+    batch: Batch = {}
     came_from: dict[str, str] = {}
 
-    def put(key: str, name: str, value: Any) -> None:
+    def put(key: str, name: str, value: object) -> None:
         if key in batch:
             raise ValueError(
                 f"the observations {came_from[key]!r} and {name!r} both become {key!r}; let the environment rename one of them, or leave it out"
@@ -94,7 +95,7 @@ _KNOWN_NAMES = {
 }
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     """A text, or one for each row."""
     if isinstance(value, np.ndarray):
         return value.dtype.kind == "U" or (
@@ -119,7 +120,7 @@ def _is_image(value: Any) -> bool:
     return value.shape[-1] in (1, 3, 4) and value.shape[-1] < min(value.shape[1:3])
 
 
-def _tensor(value: Any, name: str) -> "torch.Tensor":
+def _tensor(value: object, name: str) -> "torch.Tensor":
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -132,7 +133,7 @@ def _tensor(value: Any, name: str) -> "torch.Tensor":
     return torch.from_numpy(value)
 
 
-def _image_tensor(images: Any, name: str) -> "torch.Tensor":
+def _image_tensor(images: object, name: str) -> "torch.Tensor":
     import torch
 
     images = _tensor(images, name)
@@ -150,7 +151,7 @@ def _image_tensor(images: Any, name: str) -> "torch.Tensor":
     return scaled
 
 
-def _float_tensor(value: Any, name: str) -> "torch.Tensor":
+def _float_tensor(value: object, name: str) -> "torch.Tensor":
     import torch
 
     if isinstance(value, Mapping):
@@ -161,7 +162,7 @@ def _float_tensor(value: Any, name: str) -> "torch.Tensor":
     return tensor[None] if tensor.ndim == 1 else tensor
 
 
-def _nested_tensors(value: Any, name: str) -> Any:
+def _nested_tensors(value: object, name: str) -> Any:
     if isinstance(value, Mapping):
         return {key: _nested_tensors(part, f"{name}/{key}") for key, part in value.items()}
     return _tensor(value, name)
@@ -205,7 +206,7 @@ def _attribute(env: Any, name: str) -> list[Any] | None:
         return None
 
 
-def check_env_attributes_and_types(env: Any) -> None:
+def check_env_attributes_and_types(env: object) -> None:
     """Warns where environments have no `task_description` or no `task`, which some policies need."""
     missing = [name for name in ("task_description", "task") if _attribute(env, name) is None]
     if missing:
@@ -216,7 +217,7 @@ def check_env_attributes_and_types(env: Any) -> None:
         )
 
 # %% ../../nbs/envs/processors.ipynb #693abbf8
-def close_envs(envs: Any) -> None:
+def close_envs(envs: object) -> None:
     """Close an environment, or all in a (nested) mapping or sequence. All are tried; the first
     exception is raised at the end, others are logged.
     """
@@ -254,7 +255,7 @@ class ProcessorPipeline:
     actions (array → array).
     """
 
-    def __init__(self, *steps: Callable[[Any], Any]):
+    def __init__(self, *steps: Callable[[Any], object]):
         for step in steps:
             if not callable(step):
                 raise TypeError(
@@ -262,7 +263,7 @@ class ProcessorPipeline:
                 )
         self.steps = steps
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: object) -> Any:
         for step in self.steps:
             result = step(batch)
             if result is None:
@@ -279,5 +280,5 @@ class ProcessorPipeline:
         return f"ProcessorPipeline({', '.join(map(_step_name, self.steps))})"
 
 
-def _step_name(step: Callable[..., Any]) -> str:
+def _step_name(step: Callable[..., object]) -> str:
     return getattr(step, "__name__", type(step).__name__)

@@ -17,9 +17,10 @@ import numpy as np
 
 from .base import EnvFactory, TaskInfo
 from .success import read_success
+from .types import Info, Kwargs, Options
 
 # %% ../../nbs/envs/recording.ipynb #f31af3b1
-def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
+def flatten_observation(observation: object, prefix: str = "") -> dict[str, Any]:
     """`{"pixels": {"image": …}}` as `{"pixels/image": …}`; a bare array as `{"observation": …}`.
     The simulator's ground truth ("privileged") is left out.
     """
@@ -32,7 +33,7 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
     return parts
 
 
-def nest_observation(parts: Mapping[str, Any]) -> dict[str, Any]:
+def nest_observation(parts: Mapping[str, object]) -> dict[str, Any]:
     """The inverse of `flatten_observation` for dictionaries."""
     nested: dict[str, Any] = {}
     for name, value in parts.items():
@@ -71,7 +72,7 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         task_id: int,
         most_steps: int | None,
         target: str,
-        kwargs: dict[str, Any],
+        kwargs: Kwargs,
         imports: tuple[str, ...] = (),
     ):
         self.env = EnvFactory(target, kwargs, tuple(imports))()
@@ -91,9 +92,7 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Options | None = None) -> tuple[Any, Info]:
         """Begin an episode; what an unfinished one has recorded is dropped.
 
         Parameters
@@ -113,7 +112,7 @@ class RecordedEnv(gymnasium.Env[Any, Any]):
         }
         return self._observation, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, Info]:
         before, action_taken = flatten_observation(self._observation), np.array(action)
         self._observation, reward, terminated, truncated, info = self.env.step(action)
         row: dict[str, Any] = {

@@ -23,6 +23,7 @@ from typing import Any
 
 from .base import new_python
 from .errors import LerobotNbError
+from .types import JsonObject
 
 _logger = logging.getLogger(__name__)
 
@@ -231,7 +232,7 @@ def _probe(backend: str, device_id: str | None, cuda_visible_devices: str | None
     """Body of the probe's process: prints one line of JSON, {"renderer", "device"} or {"error"}."""
     os.environ["MUJOCO_GL"] = backend
     failures = []
-    answer: dict[str, Any]
+    answer: JsonObject
     try:
         if backend == "osmesa":
             from ctypes.util import find_library

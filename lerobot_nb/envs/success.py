@@ -8,7 +8,6 @@ __all__ = ['SUCCESS_KEYS', 'BenchmarkError']
 # %% ../../nbs/envs/success.ipynb #2f3cfaa5
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
 
 from .errors import LerobotNbError
 
@@ -20,7 +19,7 @@ class BenchmarkError(LerobotNbError, ValueError):
 SUCCESS_KEYS = ("is_success", "success")
 
 # %% ../../nbs/envs/success.ipynb #ddb9c29d
-def read_success(info: Mapping[str, Any]) -> bool | None:
+def read_success(info: Mapping[str, object]) -> bool | None:
     """What the `info` of a step says of success: True, False, or None where it says nothing. See
     the table above.
 
@@ -33,7 +32,7 @@ def read_success(info: Mapping[str, Any]) -> bool | None:
     return None
 
 
-def _truth_value(name: str, value: Any) -> bool:
+def _truth_value(name: str, value: object) -> bool:
     if value is True or value is False:
         return value
     plain = value.tolist() if hasattr(value, "tolist") else value  # NumPy and torch
@@ -68,7 +67,7 @@ class EpisodeSuccess:
         Steps that reported success. now: what the last step reported.
     """
 
-    def __init__(self, reset_info: Mapping[str, Any], success_at: SuccessAt = SuccessAt.EVER):
+    def __init__(self, reset_info: Mapping[str, object], success_at: SuccessAt = SuccessAt.EVER):
         self._success_at = success_at
         self._said_at_reset = read_success(reset_info) is True
         self._reported = False
@@ -77,7 +76,7 @@ class EpisodeSuccess:
         self.success_step: int | None = None
         self._n_success_steps = 0
 
-    def note(self, info: Mapping[str, Any]) -> bool | None:
+    def note(self, info: Mapping[str, object]) -> bool | None:
         """Take in the info of a step; what it reports. BenchmarkError where that has no clear
         meaning.
         """

@@ -9,12 +9,19 @@ __all__ = []
 import mmap
 import os
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from .types import Observation, Untyped
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 # %% ../../nbs/envs/transport.ipynb #6a13538d
 _Path = tuple[str | int, ...]  # keys that lead to an array
+# the shape of an observation, with an array's number in place of the array
+_Template: TypeAlias = "dict[str, _Template] | tuple[_Template, ...] | int"
 _ALIGNMENT = 64  # bytes; a cache line, and enough for any dtype
 
 
@@ -25,13 +32,13 @@ class ObservationLayout:
     n_bytes: size of the block, at least 1.
     """
 
-    def __init__(self, space: Any):
-        self.leaves: list[tuple[_Path, tuple[int, ...], np.dtype[Any], int]] = []
+    def __init__(self, space: object):
+        self.leaves: list[tuple[_Path, tuple[int, ...], np.dtype[np.generic], int]] = []
         self.n_bytes = 0
         self._template = self._add(space, ())
         self.n_bytes = max(self.n_bytes, 1)
 
-    def _add(self, space: Any, path: _Path) -> Any:
+    def _add(self, space: object, path: _Path) -> "_Template":
         import gymnasium
 
         if isinstance(space, gymnasium.spaces.Dict):
@@ -55,14 +62,14 @@ class ObservationLayout:
         return len(self.leaves) - 1
 
     @classmethod
-    def of(cls, space: Any) -> "ObservationLayout | None":
+    def of(cls, space: object) -> "ObservationLayout | None":
         """The layout of `space`; None where it holds something other than arrays."""
         try:
             return cls(space)
         except TypeError:
             return None
 
-    def cast(self, observation: Any) -> Any:
+    def cast(self, observation: object) -> Observation:
         """The observation as its space describes it: the arrays of the space and no others, in its
         dtypes.
 
@@ -78,7 +85,7 @@ class ObservationLayout:
         ]
         return _build(self._template, arrays)
 
-    def views(self, block: Any) -> "ObservationViews":
+    def views(self, block: mmap.mmap | bytearray | None) -> "ObservationViews":
         """The arrays of the observation, as views into `block`."""
         arrays = [
             np.ndarray(shape, dtype, buffer=block, offset=offset)
@@ -96,13 +103,13 @@ class ObservationViews:
         self.layout, self.arrays = layout, arrays
         self.tree = _build(layout._template, arrays)
 
-    def write(self, observation: Any) -> None:
+    def write(self, observation: object) -> None:
         """Copy an observation in. Raises ValueError as `ObservationLayout.cast` does."""
         for (path, shape, dtype, _), view in zip(self.layout.leaves, self.arrays):
             view[...] = _leaf(observation, path, shape, dtype)
 
 
-def _build(template: Any, arrays: list[np.ndarray]) -> Any:
+def _build(template: "_Template", arrays: list[np.ndarray]) -> Observation:
     """The nested structure of a template, with an array in place of each number."""
     if isinstance(template, dict):
         return {key: _build(inner, arrays) for key, inner in template.items()}
@@ -111,9 +118,11 @@ def _build(template: Any, arrays: list[np.ndarray]) -> Any:
     return arrays[template]
 
 
-def _leaf(observation: Any, path: _Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def _leaf(
+    observation: Observation, path: _Path, shape: tuple[int, ...], dtype: np.dtype[np.generic]
+) -> "ArrayLike":
     """The array at `path`, after a look at its shape and at what it holds."""
-    value = observation
+    value: Untyped = observation  # whatever it is, it is asked for the key
     for key in path:
         try:
             value = value[key]
@@ -132,10 +141,11 @@ def _leaf(observation: Any, path: _Path, shape: tuple[int, ...], dtype: np.dtype
         )
     if dtype.kind in "biu" and getattr(value, "dtype", None) != dtype:
         _demand_exact(value, path, dtype)
-    return value
+    found: ArrayLike = value
+    return found
 
 
-def _demand_exact(value: Any, path: _Path, dtype: np.dtype[Any]) -> None:
+def _demand_exact(value: object, path: _Path, dtype: np.dtype[np.generic]) -> None:
     """ValueError where an integer dtype can't hold the values: 300 is not a byte, and neither is
     0.5.
     """

@@ -29,6 +29,9 @@ Kwargs: TypeAlias = dict[str, Any]  # the function that is called knows the type
 Observation: TypeAlias = object
 """What an environment shows: an array, a number, a text, or dictionaries of them."""
 
+ActionSpace: TypeAlias = Any  # its kind decides which of low, high, n, nvec and start it has
+"""A `gymnasium.Space` of actions, asked for the attributes of its kind."""
+
 Info: TypeAlias = dict[str, Any]  # each environment has keys of its own
 """What Gymnasium calls `info`."""
 

@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from .answers import given_instruction, own_info
 from .base import EnvFactory, TaskInfo, import_path
 from .transport import ObservationLayout
+from .types import AnySpace, Info, Observation, Options
 from .workers import LocalWorker, Worker, WorkerFault, WorkerPool, preload_modules
 
 # %% ../../nbs/envs/vector.ipynb #87093bf4
@@ -29,7 +30,7 @@ class _LazyWorkers:
         self,
         factories: list[EnvFactory | Callable[[], Any]],
         pool: WorkerPool,
-        env_config: Any,
+        env_config: Any,  # an EnvConfig, whose module imports this one
         reset_timeout_s: float,
         step_timeout_s: float,
     ):
@@ -50,7 +51,7 @@ class _LazyWorkers:
         self._warming = False
         self._episodes = np.zeros(self.num_envs, dtype=bool)  # an episode is under way
         self._ended = np.zeros(self.num_envs, dtype=bool)  # it has ended, and no other has begun
-        self._observations: list[Any] = [None] * self.num_envs
+        self._observations: list[Observation] = [None] * self.num_envs
 
     @property
     def started(self) -> bool:
@@ -149,7 +150,7 @@ class _LazyWorkers:
                 self._workers[index].send(command, *args)
             return self._collect(timeout_s, indices)
 
-    def close(self, **kwargs: Any) -> None:
+    def close(self, **kwargs: object) -> None:
         """End the workers. The environment can be used again: it starts new ones."""
         if getattr(self, "_workers", None):
             self.pool.give_back(self)
@@ -187,21 +188,21 @@ class _AskedEnvs(_LazyWorkers, gymnasium.vector.VectorEnv):
         return self._described
 
     @property
-    def single_observation_space(self) -> gymnasium.Space[Any]:  # type: ignore[override]
-        space: gymnasium.Space[Any] = self._describe()["observation_space"]
+    def single_observation_space(self) -> AnySpace:  # type: ignore[override]
+        space: AnySpace = self._describe()["observation_space"]
         return space
 
     @property
-    def single_action_space(self) -> gymnasium.Space[Any]:  # type: ignore[override]
-        space: gymnasium.Space[Any] = self._describe()["action_space"]
+    def single_action_space(self) -> AnySpace:  # type: ignore[override]
+        space: AnySpace = self._describe()["action_space"]
         return space
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:  # type: ignore[override]
+    def observation_space(self) -> AnySpace:  # type: ignore[override]
         return batch_space(self.single_observation_space, self.num_envs)
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:  # type: ignore[override]
+    def action_space(self) -> AnySpace:  # type: ignore[override]
         return batch_space(self.single_action_space, self.num_envs)
 
     @property
@@ -223,7 +224,7 @@ class _AskedEnvs(_LazyWorkers, gymnasium.vector.VectorEnv):
         """A picture of each environment, (H, W, 3)."""
         return tuple(self._ask("render", [()] * self.num_envs, self.step_timeout_s))
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: object, **kwargs: object) -> tuple[Any, ...]:
         """The method `name` of each environment, called; an attribute that is not a method is
         returned as it is.
         """
@@ -237,7 +238,7 @@ class _AskedEnvs(_LazyWorkers, gymnasium.vector.VectorEnv):
         """
         return tuple(self._ask("get_attr", [(name,)] * self.num_envs, self.step_timeout_s))
 
-    def set_attr(self, name: str, values: Any) -> None:
+    def set_attr(self, name: str, values: object) -> None:
         """Set the attribute of each environment: one value for all, or a list or tuple with one
         each.
         """
@@ -249,7 +250,7 @@ class _AskedEnvs(_LazyWorkers, gymnasium.vector.VectorEnv):
             )
         self._ask("set_attr", [(name, value) for value in values], self.step_timeout_s)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         self.close()
 
 # %% ../../nbs/envs/vector.ipynb #85c40571
@@ -263,19 +264,19 @@ class _KeptAnswers(_AskedEnvs):
         factories: list[EnvFactory | Callable[[], Any]],
         pool: WorkerPool,
         task: TaskInfo | None,
-        env_config: Any,
+        env_config: Any,  # an EnvConfig, whose module imports this one
         reset_timeout_s: float,
         step_timeout_s: float,
     ):
         super().__init__(factories, pool, env_config, reset_timeout_s, step_timeout_s)
         self.task = task
         # of each environment, as it gave it
-        self.latest_infos: list[dict[str, Any]] = [{} for _ in factories]
+        self.latest_infos: list[Info] = [{} for _ in factories]
         # of the present episodes, where the environment gives one
         self._instructions: list[str | None] = [None for _ in factories]
         self._layout: tuple[Any, ObservationLayout | None] = (None, None)
 
-    def _own(self, info: dict[str, Any], index: int) -> dict[str, Any]:
+    def _own(self, info: Info, index: int) -> dict[str, Any]:
         """A worker process sends a copy; an environment in this process may go on changing its own."""
         return own_info(info) if self._workers[index].local else info
 
@@ -293,7 +294,7 @@ class _KeptAnswers(_AskedEnvs):
     def _take(
         self,
         infos: dict[str, Any],
-        info: dict[str, Any],
+        info: Info,
         index: int,
         last: dict[str, Any] | None = None,
         begins: bool = False,
@@ -380,7 +381,7 @@ class LazyVectorEnv(_KeptAnswers):
         use_async_envs: bool = True,
         pool: WorkerPool | None = None,
         task: TaskInfo | None = None,
-        env_config: Any = None,
+        env_config: object = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         reset_timeout_s: float = 300.0,
         step_timeout_s: float = 60.0,
@@ -439,8 +440,8 @@ class LazyVectorEnv(_KeptAnswers):
         self,
         *,
         seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
-    ) -> tuple[Any, dict[str, Any]]:
+        options: Options | Sequence[dict[str, Any] | None] | None = None,
+    ) -> tuple[Any, Info]:
         """Begin episodes.
 
         Parameters
@@ -495,8 +496,8 @@ class LazyVectorEnv(_KeptAnswers):
         return self._batch(), infos
 
     def step(
-        self, actions: Any, mask: Any = None, autoreset: bool = True
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        self, actions: object, mask: object = None, autoreset: bool = True
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]:
         """One step of every environment: observations, rewards (n_envs,), terminated, truncated,
         infos.
 

@@ -23,6 +23,7 @@ from .base import library_path, resolve
 from .errors import LerobotNbError
 from .host import HEARTBEAT, PICKLED, EnvHost, worker_main
 from .transport import ObservationLayout, ObservationViews, SharedBlock
+from .types import Observation
 
 # %% ../../nbs/envs/workers.ipynb #3becd93f
 class Terminated(SystemExit):
@@ -205,7 +206,7 @@ class Worker:
             self._read(timeout_s)
             self.started = True
 
-    def send(self, command: str, *args: Any, **kwargs: Any) -> None:
+    def send(self, command: str, *args: object, **kwargs: object) -> None:
         """Send a command; the answer is taken with `receive`. Does not wait, not even for the
         process to come up. WorkerDied where it is gone.
         """
@@ -271,7 +272,7 @@ class Worker:
         raised.remote_traceback = text
         raise raised
 
-    def _attach(self, space: Any, n_bytes: int) -> None:
+    def _attach(self, space: object, n_bytes: int) -> None:
         block = SharedBlock(n_bytes, fd=reduction.recv_handle(self.connection))
         self._views = None
         if self._block is not None:
@@ -283,7 +284,7 @@ class Worker:
         )
 
     @property
-    def observation(self) -> Any:
+    def observation(self) -> Observation:
         """The latest observation. Its arrays change with the worker's next command: copy what must
         stay.
         """
@@ -293,7 +294,9 @@ class Worker:
             else self._views.tree
         )
 
-    def ask(self, command: str, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+    def ask(
+        self, command: str, *args: object, timeout_s: float | None = None, **kwargs: object
+    ) -> Any:
         """`send` and `receive` in one."""
         self.send(command, *args, **kwargs)
         return self.receive(timeout_s)
@@ -363,7 +366,7 @@ class LocalWorker:
     def wait_started(self, timeout_s: float = 0.0) -> None:
         """It is."""
 
-    def send(self, command: str, *args: Any, **kwargs: Any) -> None:
+    def send(self, command: str, *args: object, **kwargs: object) -> None:
         """Run a command now; `receive` gives its answer."""
         if command not in self.host.commands:
             raise AttributeError(
@@ -374,7 +377,7 @@ class LocalWorker:
     def send_bytes(self, message: bytes) -> None:
         self._run(lambda: self.host.answer_bytes(message))
 
-    def _run(self, job: Callable[[], Any]) -> None:
+    def _run(self, job: Callable[[], object]) -> None:
         if self.busy:
             raise RuntimeError(
                 f"{self.name} has not answered its last command yet; call receive() first"
@@ -400,12 +403,14 @@ class LocalWorker:
             raise error
         return value
 
-    def ask(self, command: str, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+    def ask(
+        self, command: str, *args: object, timeout_s: float | None = None, **kwargs: object
+    ) -> Any:
         self.send(command, *args, **kwargs)
         return self.receive()
 
     @property
-    def observation(self) -> Any:
+    def observation(self) -> Observation:
         return self.host.observation
 
     @property
@@ -458,7 +463,7 @@ class WorkerPool:
         return len(self._idle) + sum(len(workers) for _, workers in self._lent.values())
 
     def lend(
-        self, owner: Any, count: int, take_over: bool = True
+        self, owner: object, count: int, take_over: bool = True
     ) -> list[Worker | LocalWorker] | None:
         """`count` workers for `owner`. Without `take_over`: None where that would take them from
         another owner.
@@ -489,7 +494,7 @@ class WorkerPool:
         self._lent[id(owner)] = owner, workers
         return workers
 
-    def give_back(self, owner: Any) -> None:
+    def give_back(self, owner: object) -> None:
         """End the workers of `owner`."""
         _, workers = self._lent.pop(id(owner), (None, []))
         close_workers(workers)

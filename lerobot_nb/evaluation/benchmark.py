@@ -17,6 +17,7 @@ import numpy as np
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.config import EnvConfig, make_env_config
 from ..envs.factory import make_env
+from ..envs.types import Batch, JsonObject
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
@@ -71,7 +72,7 @@ class Benchmark:
             for config in map(self.env_config_of, self.tasks)
         )
 
-    def protocol(self, config: EvalConfig) -> dict[str, Any]:
+    def protocol(self, config: EvalConfig) -> JsonObject:
         """What decides results besides tasks, plan and policy; recorded in run.json. For tasks of
         several configurations, the protocol of each task.
         """
@@ -133,7 +134,7 @@ class Benchmark:
         return dataclasses.asdict(choose_gl_backend())
 
 # %% ../../nbs/evaluation/benchmark.ipynb #0d1b4eab
-def env_or_config(env: Any) -> EnvConfig | Mapping[str, Any]:
+def env_or_config(env: object) -> EnvConfig | Mapping[str, Any]:
     """A configuration, or a mapping of environments, for whatever stands for one: a benchmark's
     name, a `LazyVectorEnv`. TypeError, with what to pass, for anything else.
     """
@@ -156,7 +157,7 @@ def mapping_of(vector: LazyVectorEnv) -> dict[str, dict[int, LazyVectorEnv]]:
     return {task.suite: {task.task_id: vector}}
 
 
-def vectors_of(envs: Mapping[str, Any]) -> dict[tuple[str, int], LazyVectorEnv]:
+def vectors_of(envs: Mapping[str, object]) -> dict[tuple[str, int], LazyVectorEnv]:
     """The environments of a mapping, by (suite, task id). TypeError or ValueError, with what to
     pass, for what can't be evaluated.
     """
@@ -209,7 +210,7 @@ def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, videos: b
     ValueError
         For an empty mapping, and where the policy takes other observations or actions.
     """
-    changes: dict[str, Any] = {"render_mode": "rgb_array" if videos else None} | (
+    changes: JsonObject = {"render_mode": "rgb_array" if videos else None} | (
         {"privileged": True} if policy.needs_privileged else {}
     )
     changed: dict[int, EnvConfig] = {}
@@ -286,7 +287,7 @@ class BatcherByTask(Batcher):
         # of the last batch: which rows belong to which batcher
         self._groups: list[tuple[Batcher, list[int]]] = []
 
-    def __call__(self, observations: Sequence[Any], episodes: Sequence[Episode]) -> dict[str, Any]:
+    def __call__(self, observations: Sequence[object], episodes: Sequence[Episode]) -> Batch:
         groups: dict[int, tuple[Batcher, list[int]]] = {}
         for row, episode in enumerate(episodes):
             batcher = self._batcher_of(episode.task)
@@ -296,7 +297,7 @@ class BatcherByTask(Batcher):
             (rows, batcher([observations[row] for row in rows], [episodes[row] for row in rows]))
             for batcher, rows in self._groups
         ]
-        merged: dict[str, Any] = _merged(parts, len(episodes))
+        merged: Batch = _merged(parts, len(episodes))
         return merged
 
     def finish(self, actions: Any) -> Any:

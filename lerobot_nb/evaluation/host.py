@@ -101,7 +101,7 @@ class EpisodeHost(EnvHost):
             "signature": signature,
         }
 
-    def _as_promised(self, observation: Any) -> Any:
+    def _as_promised(self, observation: object) -> Any:
         """What the policy sees, wherever it runs: the arrays of the observation space in its
         dtypes.
         """
@@ -110,7 +110,7 @@ class EpisodeHost(EnvHost):
             self._layout = space, ObservationLayout.of(space)
         return observation if self._layout[1] is None else self._layout[1].cast(observation)
 
-    def _for_driver(self, observation: Any) -> Any:
+    def _for_driver(self, observation: object) -> Any:
         """As promised too: on its way through shared memory it becomes what the space says; where
         there is none, here.
         """

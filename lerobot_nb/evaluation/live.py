@@ -361,7 +361,7 @@ class LiveEval:
         pictures = last_pictures(RunFolder(self.folder), self.progress.filmed)
         return f'<div class="lerobot-nb-live">{self._page()}{pictures}{self._below()}</div>'
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         text: dict[str, Any] = {"text/plain": repr(self), "text/html": self.picture()}
         if not has_front_end():
             return text

@@ -110,7 +110,7 @@ class LockStep(Turns):
         self._cohort, self._cohort_slots = [], []
 
 
-def _copy(observation: Any) -> Any:
+def _copy(observation: object) -> Any:
     if isinstance(observation, dict):
         return {key: _copy(value) for key, value in observation.items()}
     return np.array(observation)

@@ -49,12 +49,12 @@ class NotebookEngine:
         return _papermills_own.execute_notebook(nb, kernel_name, **arguments)
 
     @staticmethod
-    def nb_kernel_name(nb: Any, name: str | None = None) -> str:
+    def nb_kernel_name(nb: object, name: str | None = None) -> str:
         """Name of the notebook's kernel."""
         return str(_papermills_own.nb_kernel_name(nb, name))
 
     @staticmethod
-    def nb_language(nb: Any, language: str | None = None) -> str:
+    def nb_language(nb: object, language: str | None = None) -> str:
         """Language of the notebook."""
         return str(_papermills_own.nb_language(nb, language))
 

@@ -21,6 +21,7 @@ from types import NoneType, UnionType
 from typing import Any
 
 from ..envs.settings import settings_of, split_annotation
+from ..envs.types import Kwargs
 from .config import EvalConfig
 
 # %% ../../nbs/evaluation/parameters.ipynb #56d493cb
@@ -106,11 +107,11 @@ class Parameter:
 _RENAMED = {"protocol": "preset"}  # the words of version 0.1.0
 
 
-def _parameter(default: Any, help: str, group: str, kind: str | None = None) -> Any:
+def _parameter(default: object, help: str, group: str, kind: str | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "group": group, "kind": kind})
 
 
-def _shared(name: str, group: str, default: Any = dataclasses.MISSING) -> Any:
+def _shared(name: str, group: str, default: object = dataclasses.MISSING) -> Any:
     """A field of `EvalConfig`: its help, and its default unless another one suits a first look
     better.
     """
@@ -142,7 +143,7 @@ class EvalParameters:
         "expert, random, zero, a checkpoint (its folder, or hub:user/repo@revision), a server (ws://host:port), or my_module:MyPolicy",
         "what",
     )
-    policy_kwargs: dict[str, Any] | str | None = _parameter(
+    policy_kwargs: Kwargs | str | None = _parameter(
         None, "arguments of the policy's class, a dictionary or its JSON text", "what", "json"
     )
     obs_type: str | None = _parameter(
@@ -156,7 +157,7 @@ class EvalParameters:
         "what",
         "json",
     )
-    env_kwargs: dict[str, Any] | str | None = _parameter(
+    env_kwargs: Kwargs | str | None = _parameter(
         None,
         "more fields of the benchmark's configuration, a dictionary or its JSON text",
         "what",
@@ -373,7 +374,7 @@ class EvalParameters:
             }
         )
 
-    def policy_arguments(self, env_config: Any) -> dict[str, Any]:
+    def policy_arguments(self, env_config: object) -> dict[str, Any]:
         """Arguments of the policy's class: `policy_kwargs`, `n_action_steps` where it is set,
         `device` where the class takes one.
 
@@ -404,7 +405,7 @@ class EvalParameters:
                 )
         return arguments
 
-    def _policy_target(self, env_config: Any) -> Any:
+    def _policy_target(self, env_config: object) -> Any:
         from lerobot_nb.envs.base import resolve
         from lerobot_nb.policies.factory import policy_path
 
@@ -475,7 +476,7 @@ class EvalParameters:
             [*lines, "", *(f"- **Note:** {markdown_text(warning)}" for warning in notes)]
         )
 
-    def evaluate(self, progress: Any = None) -> Any:
+    def evaluate(self, progress: object = None) -> Any:
         """Run it: `evaluate` with all of this, or `resume`; returns its `EvalRun`."""
         from lerobot_nb.evaluation.evaluate import evaluate
         from lerobot_nb.results.run_folder import drop_unused
@@ -575,7 +576,7 @@ def _dictionary(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 

@@ -8,10 +8,11 @@ __all__ = ['Plan']
 # %% ../../nbs/evaluation/plan.ipynb #90af4503
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from ..envs.base import EpisodeSpec, TaskInfo
 from ..envs.settings import Checked, Setting
+from ..envs.types import JsonObject
 from ..results.manifest import MOST_EPISODES
 
 # %% ../../nbs/evaluation/plan.ipynb #0aec2a5b
@@ -106,7 +107,7 @@ class Plan(metaclass=Checked):
             for count in repeats
         ]
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """Plain data; equal for equal plans."""
         chosen = (
             {

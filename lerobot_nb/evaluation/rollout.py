@@ -16,6 +16,7 @@ import numpy as np
 
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.success import EpisodeSuccess
+from ..envs.types import Observation, Processor
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
@@ -156,7 +157,7 @@ def _begin_episodes(env: LazyVectorEnv, seeds: Sequence[int] | None) -> tuple[An
     ]
 
 
-def _expect_vector_env(env: Any) -> None:
+def _expect_vector_env(env: object) -> None:
     """TypeError, with what to pass, for anything but a `LazyVectorEnv`."""
     if not isinstance(env, LazyVectorEnv):
         hint = (
@@ -169,7 +170,7 @@ def _expect_vector_env(env: Any) -> None:
         )
 
 
-def _rows(observation: Any, slots: Sequence[int]) -> list[Any]:
+def _rows(observation: Observation, slots: Sequence[int]) -> list[Any]:
     """The rows of a batched observation."""
 
     def row(tree: Any, index: int) -> Any:
@@ -183,10 +184,10 @@ def _rows(observation: Any, slots: Sequence[int]) -> list[Any]:
 
 # %% ../../nbs/evaluation/rollout.ipynb #90cb93ca
 def _as_policy(
-    policy: Any,
-    env_config: Any,
-    preprocessor: Callable[[Any], Any] | None,
-    postprocessor: Callable[[Any], Any] | None,
+    policy: object,
+    env_config: object,
+    preprocessor: Callable[[Any], object] | None,
+    postprocessor: Callable[[Any], object] | None,
 ) -> Policy:
     if preprocessor is None and postprocessor is None:
         return make_policy(policy, env_config)
@@ -199,11 +200,11 @@ def _as_policy(
 
 def eval_policy_all(
     envs: dict[str, dict[int, Any]],
-    policy: Any,
-    env_preprocessor: Callable[[Any], Any] | None = None,
-    env_postprocessor: Callable[[Any], Any] | None = None,
-    preprocessor: Callable[[Any], Any] | None = None,
-    postprocessor: Callable[[Any], Any] | None = None,
+    policy: object,
+    env_preprocessor: Callable[[Any], object] | None = None,
+    env_postprocessor: Callable[[Any], object] | None = None,
+    preprocessor: Callable[[Any], object] | None = None,
+    postprocessor: Callable[[Any], object] | None = None,
     n_episodes: int = 50,
     *,
     max_episodes_rendered: int = 0,
@@ -330,10 +331,10 @@ def eval_policy(
     return_episode_data: bool = False,
     start_seed: int | None = None,
     *,
-    env_preprocessor: Callable[[Any], Any] | None = None,
-    env_postprocessor: Callable[[Any], Any] | None = None,
-    preprocessor: Callable[[Any], Any] | None = None,
-    postprocessor: Callable[[Any], Any] | None = None,
+    env_preprocessor: Processor | None = None,
+    env_postprocessor: Processor | None = None,
+    preprocessor: Processor | None = None,
+    postprocessor: Processor | None = None,
     config: EvalConfig | None = None,
     workers: WarmWorkers | None = None,
 ) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..envs.types import ActionSpace, JsonObject
 from ..envs.workers import LocalWorker, Worker, close_workers, start_worker
 from .config import EvalConfig
 from .episode import EpisodeJob
@@ -82,7 +83,7 @@ class Seat:
     factory: Any = None
     slot: int | None = None
     episode: Episode = _NONE
-    action_space: Any = None
+    action_space: ActionSpace = None
     signature: Any = None
     run_again: bool = False
     alone: bool = False
@@ -125,7 +126,7 @@ class RunnerTimes:
     n_steps: int = 0
     n_replaced_workers: int = 0
 
-    def summary(self, slots: int) -> dict[str, Any]:
+    def summary(self, slots: int) -> JsonObject:
         """Plain data for the manifest: times, mean batch, share of the slots' time in which they
         held an episode.
         """
@@ -251,7 +252,7 @@ class Seats:
         """Give the worker a deadline for its answer."""
         seat.deadline = float("inf") if seat.worker.local else time.monotonic() + seconds
 
-    def send(self, seat: Seat, command: str, *args: Any) -> None:
+    def send(self, seat: Seat, command: str, *args: object) -> None:
         """WorkerDied where the process is gone."""
         seat.worker.send(command, *args)
         if seat.worker.local:

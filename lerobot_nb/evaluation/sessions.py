@@ -17,6 +17,7 @@ from typing import Any
 
 from ..envs.base import EpisodeSpec
 from ..envs.config import EnvConfig
+from ..envs.types import JsonObject
 from .benchmark import Benchmark, make_runner
 from .config import EvalConfig
 from lerobot_nb.evaluation.interrupts import (
@@ -70,7 +71,7 @@ class FinishedEpisodes:
         return finished
 
 # %% ../../nbs/evaluation/sessions.ipynb #050a4020
-def continued_manifest(folder: RunFolder, manifest: dict[str, Any]) -> dict[str, Any]:
+def continued_manifest(folder: RunFolder, manifest: JsonObject) -> JsonObject:
     """The manifest of a run that is resumed: the new one, with start, command and sessions of the
     old one.
 
@@ -130,7 +131,7 @@ def finished_episodes(
     return FinishedEpisodes.among(folder.every_record(), retry_errors, has_success)
 
 
-def _without(data: Any, names: tuple[str, ...]) -> Any:
+def _without(data: object, names: tuple[str, ...]) -> Any:
     return (
         {name: value for name, value in data.items() if name not in names}
         if isinstance(data, dict)
@@ -138,7 +139,7 @@ def _without(data: Any, names: tuple[str, ...]) -> Any:
     )
 
 
-def _differences(where: str, old: Any, new: Any) -> list[str]:
+def _differences(where: str, old: object, new: object) -> list[str]:
     """Lines that name what differs between two pieces of plain data."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [
@@ -170,12 +171,12 @@ class SessionOutcome:
 
     status: RunStatus
     reason: str | None
-    eval_info: dict[str, Any]
+    eval_info: JsonObject
 
 
 def run_session(
     folder: RunFolder,
-    manifest: dict[str, Any],
+    manifest: JsonObject,
     plan: Plan,
     benchmark: Benchmark,
     policy: Policy,
@@ -236,7 +237,7 @@ def run_session(
         "lock_step": policy.lock_step,
         "use_async_envs": config.use_async_envs,
     }
-    session: dict[str, Any] = {
+    session: JsonObject = {
         "started": now(),
         "ended": None,
         "status": RunStatus.RUNNING,
@@ -295,7 +296,7 @@ def run_session(
                 }
                 if stopping is not None:
                     manifest["stopping"] = section_of(stopping, ended=True)
-                eval_info: dict[str, Any] = {}
+                eval_info: JsonObject = {}
                 failures = [
                     failure
                     for failure in (
@@ -390,7 +391,7 @@ def _end_settled(
         progress.log(f"settled: {terminal_text(stopping.reason)}")
 
 
-def write_sums(folder: RunFolder, manifest: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def write_sums(folder: RunFolder, manifest: JsonObject, plan: Plan) -> JsonObject:
     """Write eval_info.json, from the records on disk."""
     times = [one["times"] for one in manifest["sessions"]]
     # nobody knows how long a session took that was killed

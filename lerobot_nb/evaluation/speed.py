@@ -23,6 +23,7 @@ import gymnasium
 import numpy as np
 
 from ..envs.arguments import ArgumentParser
+from ..envs.types import AnyEnv, Batch, Info, Options
 from .benchmark import Benchmark, make_benchmark, make_runner
 from .config import EvalConfig
 from .runner import Runner
@@ -145,10 +146,10 @@ def bare_metaworld_steps_per_s(task: str, n_episodes: int, n_processes: int) -> 
 class _MakeEnv:
     """An environment for Gymnasium's vector environments; a class, since it must be pickled."""
 
-    def __init__(self, factory: Any):
+    def __init__(self, factory: Callable[[], AnyEnv]):
         self.factory = factory
 
-    def __call__(self) -> Any:
+    def __call__(self) -> AnyEnv:
         return self.factory()
 
 
@@ -244,14 +245,14 @@ def waiting_env(
         action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
 
         def reset(
-            self, *, seed: int | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[np.ndarray, dict[str, Any]]:
+            self, *, seed: int | None = None, options: Options | None = None
+        ) -> tuple[np.ndarray, Info]:
             super().reset(seed=seed)
             time.sleep(reset_s)
             self.left = int(shortest * (longest / shortest) ** (self.np_random.random() ** 2))
             return np.zeros(4), {}
 
-        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        def step(self, action: object) -> tuple[np.ndarray, float, bool, bool, Info]:
             time.sleep(step_s)
             self.left -= 1
             return np.zeros(4), 0.0, self.left == 0, False, {}
@@ -358,7 +359,7 @@ class RandomChunks(Policy):
     def begin_episode(self, slot: int, episode: Episode) -> None:
         self._generators[slot] = episode.numpy_generator(), episode.action_space
 
-    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Batch) -> np.ndarray:
         return np.stack(
             [
                 generator.uniform(space.low, space.high, (self.k, *space.shape)).astype(np.float32)
@@ -427,7 +428,7 @@ def _settle_libero(suite: str, task_id: int, n_steps: int, size: int, results: A
     results.put({"settle_s": max(0.0, seconds[10] - seconds[0])})
 
 # %% ../../nbs/evaluation/speed.ipynb #60153eee
-def _in_new_process(function: Callable[..., None], *args: Any) -> dict[str, float]:
+def _in_new_process(function: Callable[..., None], *args: object) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     process = context.Process(target=function, args=(*args, results), daemon=True)
@@ -524,7 +525,7 @@ class _ForLerobot(gymnasium.Wrapper):
             )
         )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | None = None, options: Options | None = None) -> Any:
         return self.env.reset(seed=seed)
 
 

@@ -7,8 +7,8 @@ __all__ = []
 
 # %% ../../nbs/evaluation/trust.ipynb #17967382
 from pathlib import Path
-from typing import Any
 
+from ..envs.types import JsonObject
 from ..results.manifest import Manifest
 from ..results.run_folder import RunFolderError
 
@@ -36,7 +36,7 @@ def foreign_policy(name: str) -> str | None:
     return name
 
 
-def foreign_benchmark(config: dict[str, Any]) -> str | None:
+def foreign_benchmark(config: JsonObject) -> str | None:
     """What the configuration of a run.json would import of somebody else's; None where it is
     nothing.
     """

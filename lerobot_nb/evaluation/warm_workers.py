@@ -70,7 +70,7 @@ class WarmWorkers:
         if self._closed:
             raise RuntimeError("these workers were closed; make new ones with WarmWorkers()")
 
-    def take(self, host: str, use_async_envs: bool, factory: Any) -> Worker | LocalWorker | None:
+    def take(self, host: str, use_async_envs: bool, factory: object) -> Worker | LocalWorker | None:
         """A worker with that host, for an environment of `factory`; None where there is none.
 
         Parameters

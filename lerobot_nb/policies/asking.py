@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..envs.errors import LerobotNbError
+from ..envs.types import ActionSpace, AnyArray
 from ..envs.workers import Terminated
 from .base import Batcher, Episode, Policy, PolicyLost, PolicyUnavailable
 
@@ -32,7 +33,7 @@ class PolicyError(LerobotNbError, RuntimeError):
     """The policy raised, or gave actions that can't be executed. Trying again would not help."""
 
 # %% ../../nbs/policies/asking.ipynb #6a058bd4
-def ask_policy(method: Callable[..., _T], *args: Any) -> _T:
+def ask_policy(method: Callable[..., _T], *args: object) -> _T:
     """`method(*args)` of a policy; what it raises becomes a PolicyError with the traceback.
     `sys.exit` is the policy's error, a signal is not.
     """
@@ -46,7 +47,7 @@ def ask_policy(method: Callable[..., _T], *args: Any) -> _T:
         ) from error
 
 # %% ../../nbs/policies/asking.ipynb #caecced1
-def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
+def check_actions(actions: Any, n_slots: int, action_space: ActionSpace) -> np.ndarray:
     """Actions as an array (B, k, *A); PolicyError where the shape does not fit the slots and the
     action space.
 
@@ -72,7 +73,7 @@ def check_actions(actions: Any, n_slots: int, action_space: Any) -> np.ndarray:
     return whole_numbers(actions, action_space)
 
 
-def whole_numbers(actions: np.ndarray, action_space: Any) -> np.ndarray:
+def whole_numbers(actions: np.ndarray, action_space: ActionSpace) -> np.ndarray:
     """Numbers of a network (1.0) as the integers that the action space asks for. Where one of them
     has a fraction, all stay as they are: `row_error` names it.
     """
@@ -85,7 +86,7 @@ def whole_numbers(actions: np.ndarray, action_space: Any) -> np.ndarray:
     return whole.astype(dtype) if is_whole else actions
 
 
-def clipped(actions: np.ndarray, action_space: Any) -> np.ndarray:
+def clipped(actions: np.ndarray, action_space: ActionSpace) -> np.ndarray:
     """Actions (…, *A) within the limits of a Box, in its dtype. Other spaces have no limits to clip
     to.
     """
@@ -95,7 +96,7 @@ def clipped(actions: np.ndarray, action_space: Any) -> np.ndarray:
     return within.astype(action_space.dtype)
 
 
-def row_error(row: np.ndarray, action_space: Any = None) -> str | None:
+def row_error(row: np.ndarray, action_space: ActionSpace = None) -> str | None:
     """What is wrong with the actions of one slot (k, *A), or of several (B, k, *A); None where they
     are finite.
     """
@@ -111,7 +112,7 @@ def row_error(row: np.ndarray, action_space: Any = None) -> str | None:
     return None
 
 
-def _integer_error(row: np.ndarray, action_space: Any) -> str | None:
+def _integer_error(row: np.ndarray, action_space: ActionSpace) -> str | None:
     """What is wrong with actions of a space of integers; `row` as for `row_error`."""
     wrong, why = row != np.rint(row), "is not a whole number"
     if not wrong.any():
@@ -125,7 +126,7 @@ def _integer_error(row: np.ndarray, action_space: Any) -> str | None:
     )
 
 
-def _integer_limits(action_space: Any) -> tuple[Any, Any]:
+def _integer_limits(action_space: ActionSpace) -> tuple[AnyArray | int, AnyArray | int]:
     """Smallest and largest action of a Discrete, MultiDiscrete, MultiBinary or integer Box space."""
     if hasattr(action_space, "low"):
         return action_space.low, action_space.high
@@ -208,7 +209,7 @@ class PolicyWatchdog(threading.Thread):
             before = self._handler_before
             signal.signal(self._signal, before if before is not None else signal.SIG_DFL)
 
-    def _interrupted(self, number: int, frame: Any) -> None:
+    def _interrupted(self, number: int, frame: object) -> None:
         """In the caller's thread; too late where the call has just ended."""
         if self.asked_at is not None and self.asked_at == self._overdue:
             raise NoAnswer()
@@ -322,7 +323,7 @@ class PolicyCaller:
         """PolicyError for what the policy raises."""
         self._call(ask_policy, self.policy.begin_episode, slot, episode)
 
-    def _call(self, method: Callable[..., _T], *args: Any) -> _T:
+    def _call(self, method: Callable[..., _T], *args: object) -> _T:
         """`method(*args)`, watched."""
         watchdog = self._watchdog
         self.asked_at = time.monotonic()
@@ -345,9 +346,9 @@ class PolicyCaller:
     def actions(
         self,
         slots: Sequence[int],
-        observations: Sequence[Any],
+        observations: Sequence[object],
         episodes: Sequence[Episode],
-        action_space: Any,
+        action_space: ActionSpace,
     ) -> np.ndarray:
         """The next chunks of the slots: (B, k, *A). PolicyError where the policy raises, or answers
         in a wrong shape; values are left to `row_error`.
@@ -360,7 +361,7 @@ class PolicyCaller:
         return clipped(actions, action_space) if self.clip_actions else actions
 
     def _predict(
-        self, slots: Sequence[int], observations: Sequence[Any], episodes: Sequence[Episode]
+        self, slots: Sequence[int], observations: Sequence[object], episodes: Sequence[Episode]
     ) -> Any:
         return self._batcher.finish(
             self.policy.predict(slots, self._batcher(observations, episodes))

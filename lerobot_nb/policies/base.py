@@ -18,11 +18,12 @@ import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo, resolve
 from ..envs.errors import LerobotNbError, shown
+from ..envs.types import ActionSpace, Batch, JsonObject, Kwargs, Processor, Untyped
 
 if TYPE_CHECKING:
     import torch
 
-_Processor = Callable[[Any], Any]
+_Processor = Processor
 
 # %% ../../nbs/policies/base.ipynb #4332a71f
 @dataclass
@@ -46,7 +47,7 @@ class Episode:
 
     spec: EpisodeSpec
     task: TaskInfo
-    action_space: Any = None
+    action_space: ActionSpace = None
     max_episode_steps: int | None = None
     scene: Any = None
 
@@ -104,7 +105,7 @@ class PolicySpec:
     """
 
     target: str
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: Kwargs = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in self.kwargs.items():
@@ -126,7 +127,7 @@ class PolicySpec:
         return policy
 
 # %% ../../nbs/policies/base.ipynb #d9abe886
-def construct(path: str, target: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+def construct(path: str, target: Callable[..., object], kwargs: Kwargs) -> Any:
     """`target(**kwargs)`; what it raises is told with the policy's name."""
     try:
         return target(**kwargs)
@@ -174,7 +175,7 @@ class Policy:
     lock_step = False
     spec: PolicySpec | None = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         # a subclass of a policy that has a name is another policy
         if "name" not in cls.__dict__:
@@ -202,7 +203,7 @@ class Policy:
             What the slot's episode is: specification, task, scene and random generators.
         """
 
-    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Batch) -> np.ndarray:
         """Actions for the slots that wait: (B, k, A), row i for `slots[i]`, k ≥ 1 actions to
         execute before the policy looks again.
 
@@ -228,18 +229,18 @@ class Policy:
     def check_tasks(self, tasks: Sequence[TaskInfo]) -> None:
         """Raise ValueError naming the tasks that this policy can't do; called before anything runs."""
 
-    def env_wishes(self) -> dict[str, Any]:
+    def env_wishes(self) -> JsonObject:
         """Fields of a benchmark's configuration that the policy settles where nobody else does,
         such as `obs_type` or `observation_height`.
         """
         return {} if self.needs_images else {"obs_type": "state"}
 
-    def check_env(self, env_config: Any) -> None:
+    def check_env(self, env_config: object) -> None:
         """Raise ValueError where the observations and actions of a benchmark's configuration don't
         fit the policy; called before anything runs.
         """
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """What the manifest says about the policy, as plain data. Two runs are only resumed or
         paired where it is equal.
         """
@@ -250,7 +251,7 @@ class Policy:
         }
 
 # %% ../../nbs/policies/base.ipynb #00a5021c
-def stack_observations(observations: Sequence[Any]) -> Any:
+def stack_observations(observations: Sequence[Untyped]) -> Untyped:
     """Nested dictionaries of arrays, stacked along a new first axis: each leaf (…) becomes (B, …)."""
     first = observations[0]
     if isinstance(first, dict):
@@ -286,7 +287,7 @@ class Batcher:
         self.env_processor = env_processor
         self.action_processor = action_processor if self.as_torch else None
 
-    def __call__(self, observations: Sequence[Any], episodes: Sequence[Episode]) -> dict[str, Any]:
+    def __call__(self, observations: Sequence[object], episodes: Sequence[Episode]) -> Batch:
         stacked = stack_observations(observations)
         if not self.as_torch:
             if not isinstance(stacked, dict):
@@ -305,7 +306,7 @@ class Batcher:
         batch["task"] = [episode.task.description for episode in episodes]
         return self.env_processor(batch) if self.env_processor is not None else batch
 
-    def finish(self, actions: Any) -> Any:
+    def finish(self, actions: object) -> Any:
         """What the environment executes for the policy's actions (B, k, *A)."""
         return self.action_processor(actions) if self.action_processor is not None else actions
 
@@ -401,7 +402,7 @@ class AdaptedPolicy(Policy):
                 str(self.device) if self.device is not None else "cpu"
             )
 
-    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Batch) -> np.ndarray:
         import torch
 
         if self._fresh:  # lock-step: all slots begin together, and the batch is reset once
@@ -447,7 +448,7 @@ class AdaptedPolicy(Policy):
         self._fresh.discard(slot)
         self._generators.pop(slot, None)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         return super().identity() | {
             "class": f"{type(self.policy).__module__}:{type(self.policy).__qualname__}",
             "n_action_steps": self.n_action_steps,
@@ -458,7 +459,7 @@ class AdaptedPolicy(Policy):
         }
 
 # %% ../../nbs/policies/base.ipynb #f982e3d6
-def _keeps_history(policy: Any) -> bool:
+def _keeps_history(policy: object) -> bool:
     """Whether an object acts on more than the observation that it is given, so that its chunk
     method alone would leave something out.
 
@@ -489,7 +490,7 @@ def training_modes(policy: Any) -> list[tuple[Any, bool]]:
     return [(module, module.training) for module in modules]
 
 
-def _device_of(policy: Any) -> Any:
+def _device_of(policy: object) -> Any:
     """The device of a module's first parameter; None where there is none."""
     parameters = getattr(policy, "parameters", None)
     if callable(parameters) and not inspect.isclass(policy):
@@ -511,7 +512,7 @@ def weights_hash(policy: Any) -> str | None:
     return digest.hexdigest()
 
 
-def processor_hash(processor: Any) -> str | None:
+def processor_hash(processor: object) -> str | None:
     """SHA-256 over what a processor does to a batch: the classes, settings and statistics of its
     steps. None where there is no processor.
 

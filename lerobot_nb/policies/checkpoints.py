@@ -18,6 +18,7 @@ from typing import Any
 
 from ..envs.base import FeatureType, PolicyFeature
 from ..envs.config import EnvConfig, env_to_policy_features
+from ..envs.types import JsonObject
 from .base import PolicyLoadError
 
 # %% ../../nbs/policies/checkpoints.ipynb #08aaa2d5
@@ -45,7 +46,7 @@ class Checkpoint:
     source: str
     folder: Path
     revision: str | None
-    config: dict[str, Any]
+    config: JsonObject
 
     @classmethod
     def find(
@@ -493,7 +494,7 @@ def check_features(checkpoint: Checkpoint, env_config: EnvConfig | None, **setti
         )
 
 # %% ../../nbs/policies/checkpoints.ipynb #5e74c8d8
-def features_of_batch(batch: Mapping[str, Any]) -> dict[str, PolicyFeature]:
+def features_of_batch(batch: Mapping[str, object]) -> dict[str, PolicyFeature]:
     """The features that a batch of tensors (B, …) shows, for environments whose configuration
     doesn't tell them.
     """
@@ -511,7 +512,7 @@ def features_of_batch(batch: Mapping[str, Any]) -> dict[str, PolicyFeature]:
     return found
 
 
-def checkpoint_wishes(checkpoint: Checkpoint) -> dict[str, Any]:
+def checkpoint_wishes(checkpoint: Checkpoint) -> JsonObject:
     """Fields of a benchmark's configuration that a checkpoint settles: the size of the pictures, or
     states alone where it looks at none.
     """

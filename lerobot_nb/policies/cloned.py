@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..envs.base import FeatureType, PolicyFeature
+from ..envs.types import Batch, JsonObject
 from .base import Policy, PolicyLoadError, weights_hash
 from .checkpoints import Checkpoint, weights_file
 
@@ -76,7 +77,7 @@ class ClonedPolicyConfig:
         """Inputs that are pictures."""
         return sorted(name for name, shape in self.input_features.items() if len(shape) == 3)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """What config.json holds. `input_features` and `output_features` are written as lerobot's
         checkpoints have them.
         """
@@ -323,14 +324,14 @@ class ClonedPolicy(Policy):
         self._was_training = False
 
     @staticmethod
-    def wishes_of(checkpoint: str, **_: Any) -> dict[str, Any]:
+    def wishes_of(checkpoint: str, **_: object) -> JsonObject:
         """Fields of the benchmark that the checkpoint settles: states where it sees no pictures,
         else pictures of the size that it was trained on.
         """
         found = Checkpoint.find(checkpoint, only_config=True)
         return _wishes(ClonedPolicyConfig.from_json(found.config))
 
-    def env_wishes(self) -> dict[str, Any]:
+    def env_wishes(self) -> JsonObject:
         return _wishes(self.network.config)
 
     def check_env(self, env_config: Any) -> None:
@@ -363,13 +364,13 @@ class ClonedPolicy(Policy):
     def end_run(self) -> None:
         self.network.train(self._was_training)
 
-    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Batch) -> np.ndarray:
         with torch.inference_mode():
             chunk = self.network.actions(batch)[:, : self.n_action_steps]
         actions: np.ndarray = chunk.cpu().numpy()
         return actions
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         return super().identity() | {
             "checkpoint": self.checkpoint,
             "revision": self.revision,
@@ -378,7 +379,7 @@ class ClonedPolicy(Policy):
         }
 
 
-def _wishes(config: ClonedPolicyConfig) -> dict[str, Any]:
+def _wishes(config: ClonedPolicyConfig) -> JsonObject:
     if not config.image_names:
         return {"obs_type": "state"}
     _, height, width = config.input_features[config.image_names[0]]

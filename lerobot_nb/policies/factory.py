@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 from ..envs.base import import_path, resolve
+from ..envs.types import JsonObject
 from .base import AdaptedPolicy, Policy, PolicySpec, construct
 
 # %% ../../nbs/policies/factory.ipynb #a35df81b
@@ -63,7 +64,7 @@ def policy_source(name: str) -> dict[str, Any]:
     return {}
 
 
-def policy_path(name: str, env_config: Any = None) -> str:
+def policy_path(name: str, env_config: object = None) -> str:
     """Import path of the policy called `name`; "expert" is the benchmark's own. ValueError for a
     name that is not known.
     """
@@ -135,7 +136,7 @@ def _checked(policy: Policy) -> Policy:
     return policy
 
 # %% ../../nbs/policies/factory.ipynb #9995bc19
-def make_policy(policy: Any, env_config: Any = None, **kwargs: Any) -> Policy:
+def make_policy(policy: object, env_config: object = None, **kwargs: object) -> Policy:
     """A policy from a name ("expert", "random", "zero", …), a checkpoint (a folder, or
     "hub:user/repo@revision"), the address of a server ("ws://host:port"), an import path
     ("my_module:MyPolicy") or an object.
@@ -184,7 +185,7 @@ def make_policy(policy: Any, env_config: Any = None, **kwargs: Any) -> Policy:
     return _checked(made) if isinstance(made, Policy) else adapt_policy(made, name=policy)
 
 # %% ../../nbs/policies/factory.ipynb #fe9a0adf
-def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> dict[str, Any]:
+def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> JsonObject:
     """Fields of a benchmark's configuration that a policy settles where nobody else does, such as
     `obs_type` or `observation_height`.
 

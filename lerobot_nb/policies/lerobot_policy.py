@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..envs.types import AnyArray, Batch, JsonObject, Processor
 from .base import Episode, Policy, PolicyLoadError, processor_hash, weights_hash
 from lerobot_nb.policies.checkpoints import (
     Checkpoint,
@@ -64,14 +65,14 @@ class LoadedPolicy:
 
     policy: Any
     preprocessor: Callable[[dict[str, Any]], dict[str, Any]]
-    postprocessor: Callable[[Any], Any]
+    postprocessor: Processor
     rename_map: dict[str, str]
 
 
 def load_policy(
     checkpoint: Checkpoint,
     device: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     rename_map: Mapping[str, str] | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -273,7 +274,7 @@ def load_counted(policy_class: Any, folder: Path, config: Any) -> tuple[Any, lis
         config_class, name = policy_class.config_class, policy_class.name
 
         def load_state_dict(
-            self, state_dict: Any, strict: bool = True, assign: bool = False
+            self, state_dict: object, strict: bool = True, assign: bool = False
         ) -> Any:
             result = super().load_state_dict(state_dict, strict=False, assign=assign)
             counted.append((list(result.missing_keys), list(result.unexpected_keys)))
@@ -449,7 +450,7 @@ class _Trial:
         import torch
 
         generator = torch.Generator().manual_seed(number)
-        batch: dict[str, Any] = {
+        batch: Batch = {
             name: torch.rand((1, *feature.shape), generator=generator)
             for name, feature in self.features.items()
         }
@@ -458,7 +459,9 @@ class _Trial:
     def fresh(self) -> Any:
         return own_state(self.policy)
 
-    def call(self, method: Callable[..., Any], number: int, **arguments: Any) -> tuple[Any, bool]:
+    def call(
+        self, method: Callable[..., object], number: int, **arguments: object
+    ) -> tuple[Any, bool]:
         """What a method says about an observation under a fixed seed, and whether it drew random
         numbers.
         """
@@ -691,7 +694,7 @@ class LerobotObject(Policy):
             self.acting.noise,
         )
 
-    def _moved(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _moved(self, batch: Batch) -> dict[str, Any]:
         """What stands in for a preprocessor: the batch on the policy's device."""
         return {
             name: value.to(self.device) if hasattr(value, "to") else value
@@ -721,7 +724,7 @@ class LerobotObject(Policy):
             kept.pop(slot, None)
         self._fresh.discard(slot)
 
-    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray[Any, Any]:
+    def predict(self, slots: Sequence[int], batch: Batch) -> AnyArray:
         import torch
 
         mixed = (
@@ -744,7 +747,7 @@ class LerobotObject(Policy):
                 )
         return np.asarray(actions.detach().cpu().float().numpy())
 
-    def _chunks(self, slots: Sequence[int], batch: dict[str, Any]) -> "torch.Tensor":
+    def _chunks(self, slots: Sequence[int], batch: Batch) -> "torch.Tensor":
         """One call for all slots: (B, k, A)."""
         import torch
 
@@ -769,7 +772,7 @@ class LerobotObject(Policy):
                 self._loaded.policy.predict_action_chunk(row)[:, : self.n_action_steps]
             )
 
-    def _together(self, slots: Sequence[int], batch: dict[str, Any]) -> "torch.Tensor":
+    def _together(self, slots: Sequence[int], batch: Batch) -> "torch.Tensor":
         """All slots in one batch, under the seed of the first one's episode."""
         if self._fresh:
             if self._fresh != set(slots):
@@ -792,11 +795,11 @@ class LerobotObject(Policy):
             dim=1,
         )
 
-    def _renamed(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _renamed(self, batch: Batch) -> dict[str, Any]:
         """The batch as the preprocessor expects it."""
         return dict(batch)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         hashes = {"weights_sha256": weights_hash(self._loaded.policy)}
         hashes |= {
             f"{name}_sha256": processor_hash(processor)
@@ -810,7 +813,7 @@ class LerobotObject(Policy):
             | {"class": f"{of.__module__}:{of.__qualname__}"}
         )
 
-    def _how(self) -> dict[str, Any]:
+    def _how(self) -> JsonObject:
         """What the manifest says about how it acts."""
         return {
             "n_action_steps": self.n_action_steps,
@@ -820,11 +823,11 @@ class LerobotObject(Policy):
         }
 
 
-def _unchanged(actions: Any) -> Any:
+def _unchanged(actions: object) -> Any:
     return actions
 
 
-def _row(batch: dict[str, Any], number: int, n_rows: int) -> dict[str, Any]:
+def _row(batch: Batch, number: int, n_rows: int) -> dict[str, Any]:
     """One row of a batch, as a batch of one; dictionaries within it as well."""
     found: dict[str, Any] = {}
     for name, value in batch.items():
@@ -944,16 +947,16 @@ class LerobotPolicy(LerobotObject):
         )
 
     @classmethod
-    def wishes_of(cls, checkpoint: str, **others: Any) -> dict[str, Any]:
+    def wishes_of(cls, checkpoint: str, **others: object) -> JsonObject:
         """Fields of the benchmark's configuration that the checkpoint settles where nobody else
         does.
         """
         return checkpoint_wishes(Checkpoint.find(checkpoint, only_config=True))
 
-    def env_wishes(self) -> dict[str, Any]:
+    def env_wishes(self) -> JsonObject:
         return checkpoint_wishes(self.checkpoint)
 
-    def features_of_clients(self) -> dict[str, Any]:
+    def features_of_clients(self) -> JsonObject:
         """What a client of a server compares with its benchmark: the features, and the settings of
         `compare_features`.
         """
@@ -976,7 +979,7 @@ class LerobotPolicy(LerobotObject):
             resize_images=self.resize_images,
         )
 
-    def _renamed(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _renamed(self, batch: Batch) -> dict[str, Any]:
         """Names and picture sizes as the preprocessor expects them. The first batch is compared
         with the checkpoint, for environments whose configuration tells no features.
         """
@@ -1020,7 +1023,7 @@ class LerobotPolicy(LerobotObject):
                 )
         return batch
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         of = type(self)
         return (
             Policy.identity(self)

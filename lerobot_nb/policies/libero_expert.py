@@ -7,13 +7,13 @@ __all__ = ['UNSOLVED', 'LiberoExpert']
 
 # %% ../../nbs/policies/libero_expert.ipynb #fa08ce92
 import logging
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lerobot_nb.envs.base import TaskInfo
+from lerobot_nb.envs.types import Batch
 from lerobot_nb.policies.base import Episode, Policy
 from lerobot_nb.policies.libero_skills import CLOSED, FixtureSkills, Grasp, Motion, gripper_points
 from lerobot_nb.policies.libero_world import DOWN, Floats, World, plan_order, turn_about_z
@@ -367,7 +367,7 @@ class LiberoExpert(Policy):
             )
         self._worlds[slot] = World(episode.scene)
 
-    def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> NDArray[np.float32]:
+    def predict(self, slots: Sequence[int], batch: Batch) -> NDArray[np.float32]:
         if "privileged" not in batch:
             raise KeyError(
                 "the expert needs the simulator's ground truth: make the environment with privileged=True"

@@ -7,13 +7,14 @@ __all__ = ['MetaworldExpert']
 
 # %% ../../nbs/policies/metaworld_expert.ipynb #358a6a2b
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..envs.base import TaskInfo
 from ..envs.metaworld import TASK_DESCRIPTIONS
+from ..envs.types import Batch
 from .base import Episode, Policy
 
 # %% ../../nbs/policies/metaworld_expert.ipynb #3f56de9f
@@ -46,7 +47,7 @@ class MetaworldExpert(Policy):
         self.check_tasks([episode.task])
         self._scripts[slot] = ENV_POLICY_MAP[episode.task.name]()
 
-    def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Batch) -> np.ndarray:
         if "privileged" not in batch:
             raise KeyError(
                 "the scripted expert needs the simulator's ground truth: make the environment with privileged=True"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..envs.base import TaskInfo
+from ..envs.types import Batch, JsonObject, Kwargs
 from .base import Episode, Policy
 from .factory import make_policy
 
@@ -29,7 +30,7 @@ class NoisyPolicy(Policy):
         space's bounds afterwards.
     """
 
-    def __init__(self, base: str, scale: float, base_kwargs: dict[str, Any] | None = None):
+    def __init__(self, base: str, scale: float, base_kwargs: Kwargs | None = None):
         if (
             not isinstance(scale, (int, float))
             or isinstance(scale, bool)
@@ -50,10 +51,10 @@ class NoisyPolicy(Policy):
             setattr(self, attribute, getattr(self.inner, attribute))
         self._episodes: dict[int, tuple[np.random.Generator, Any]] = {}
 
-    def check_env(self, env_config: Any) -> None:
+    def check_env(self, env_config: object) -> None:
         self.inner.check_env(env_config)
 
-    def env_wishes(self) -> dict[str, Any]:
+    def env_wishes(self) -> JsonObject:
         return self.inner.env_wishes()
 
     def check_tasks(self, tasks: Sequence[TaskInfo]) -> None:
@@ -72,7 +73,7 @@ class NoisyPolicy(Policy):
             episode.action_space,
         )
 
-    def predict(self, slots: Sequence[int], batch: dict[str, Any]) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Batch) -> np.ndarray:
         actions = np.array(self.inner.predict(slots, batch), dtype=np.float32)
         for row, slot in enumerate(slots):
             generator, space = self._episodes[slot]
@@ -87,5 +88,5 @@ class NoisyPolicy(Policy):
         self._episodes.pop(slot, None)
         self.inner.end_episode(slot)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         return super().identity() | {"base": self.inner.identity()}

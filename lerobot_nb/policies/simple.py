@@ -7,15 +7,18 @@ __all__ = ['RandomPolicy', 'ZeroPolicy']
 
 # %% ../../nbs/policies/simple.ipynb #68fb6c18
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from ..envs.settings import Setting, checked
+from ..envs.types import ActionSpace
 from .base import Episode, Policy
 
 # %% ../../nbs/policies/simple.ipynb #b49942df
-def sample_actions(action_space: Any, rng: np.random.Generator, n_actions: int) -> np.ndarray:
+def sample_actions(
+    action_space: ActionSpace, rng: np.random.Generator, n_actions: int
+) -> np.ndarray:
     """`n_actions` random actions of a Box, Discrete, MultiDiscrete or MultiBinary space, stacked:
     (n_actions, *A).
 
@@ -77,12 +80,12 @@ class RandomPolicy(Policy):
         self.n_action_steps = checked(
             "n_action_steps", n_action_steps, Annotated[int, Setting(minimum=1)]
         )
-        self._episodes: dict[int, tuple[Any, np.random.Generator]] = {}
+        self._episodes: dict[int, tuple[ActionSpace, np.random.Generator]] = {}
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
         self._episodes[slot] = episode.action_space, episode.numpy_generator()
 
-    def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Mapping[str, object]) -> np.ndarray:
         return np.stack(
             [sample_actions(*self._episodes[slot], self.n_action_steps) for slot in slots]
         )
@@ -121,7 +124,7 @@ class ZeroPolicy(Policy):
             zero = np.clip(zero, space.low, space.high)
         self._actions[slot] = np.broadcast_to(zero, (self.n_action_steps, *space.shape))
 
-    def predict(self, slots: Sequence[int], batch: Mapping[str, Any]) -> np.ndarray:
+    def predict(self, slots: Sequence[int], batch: Mapping[str, object]) -> np.ndarray:
         return np.stack([self._actions[slot] for slot in slots])
 
     def end_episode(self, slot: int) -> None:
