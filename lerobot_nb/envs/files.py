@@ -51,7 +51,7 @@ def wrong_kind(folder: Path, files: Iterable[str] = (), folders: Iterable[str] =
         path = folder / name
         try:
             mode = os.lstat(path).st_mode
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         if not (stat.S_ISDIR(mode) if kind == "folder" else stat.S_ISREG(mode)):
             return f"{path} is {kind_of(mode)}, and it must be a {kind}"

@@ -125,7 +125,7 @@ def write_run_dataset(
         return _write_run_dataset(folder, env_config, record)
 
 
-def _remove_recordings(recordings: Path) -> None:
+def remove_recordings(recordings: Path) -> None:
     """Delete what recorded environments wrote, and their folder where nothing else is in it."""
     for path in recordings.iterdir():
         is_own = re.fullmatch(r"\.?[0-9a-f]{12}_\d+_\d+\.npz(\.unfinished)?", path.name)
@@ -173,7 +173,7 @@ def _write_run_dataset(
             recordings,
         )
     else:
-        _remove_recordings(recordings)
+        remove_recordings(recordings)
     _log.info("%d of %d episodes are in %s", len(kept), len(records), target)
     return Demonstrations.load(target)
 

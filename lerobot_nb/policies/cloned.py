@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..envs.base import FeatureType, PolicyFeature
+from ..envs.files import write_whole
 from ..envs.types import Batch, JsonObject
 from .base import Policy, PolicyLoadError, weights_hash
 from .checkpoints import Checkpoint, weights_file
@@ -233,9 +234,7 @@ def save_checkpoint(network: ClonedNetwork, folder: str | Path) -> Path:
         ("model.safetensors", save(state)),
         ("config.json", json.dumps(network.config.to_json(), indent=2, allow_nan=False).encode()),
     ):
-        unfinished = folder / f".{name}.unfinished"
-        unfinished.write_bytes(content)
-        unfinished.replace(folder / name)
+        write_whole(folder / name, content)
     return folder
 
 

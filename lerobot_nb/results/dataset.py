@@ -17,6 +17,7 @@ import numpy as np
 
 from ..envs.config import EnvConfig
 from ..envs.errors import LerobotNbError
+from ..envs.files import write_whole
 from ..envs.recording import nest_observation, recording_name
 from .records import EpisodeRecord
 from .run_folder import DATASET_NAME, RunFolder, RunFolderError, path_inside
@@ -37,6 +38,7 @@ _DATA, _VIDEO = (
     "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
 )
 _CHUNK = 1000  # files in one folder
+PARTS = ("data", "videos", "meta")  # the folders of a data set; the last one makes it complete
 UNDER_WAY = "recording"  # the folder of what is recorded and not in a data set yet
 
 # %% ../../nbs/results/dataset.ipynb #72c49620
@@ -78,10 +80,20 @@ def write_dataset(
     -------
     Demonstrations
         The data set, read back.
+
+    Raises
+    ------
+    DemonstrationError
+        Where one of its three folders is there already, as a link too, or there is no episode.
     """
     import pandas as pd
 
     folder = Path(folder)
+    for name in PARTS:
+        if os.path.lexists(folder / name):
+            raise DemonstrationError(
+                f"{folder / name} exists already, and a data set writes there; give a new folder"
+            )
     rows: list["pd.DataFrame"] = []
     about: list[dict[str, Any]] = []
     tasks: dict[str, int] = {}
@@ -372,10 +384,8 @@ class _PictureStatistics:
 
 
 def _write_json(path: Path, data: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(json.dumps(data, indent=2, allow_nan=False), encoding="utf-8")
-    unfinished.replace(path)
+    write_whole(path, json.dumps(data, indent=2, allow_nan=False).encode())
+
 
 # %% ../../nbs/results/dataset.ipynb #b5e1a8b3
 @dataclass(frozen=True)

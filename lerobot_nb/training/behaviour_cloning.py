@@ -6,6 +6,7 @@
 __all__ = ['TrainingError', 'TrainConfig', 'StepResult', 'Training']
 
 # %% ../../nbs/training/behaviour_cloning.ipynb #af9824d7
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -14,7 +15,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from ..envs.config import EnvConfig
 from ..envs.errors import LerobotNbError
+from ..envs.files import LOCK_NAME, FolderLock, open_no_link, write_whole, wrong_kind
 from ..evaluation.benchmark import make_benchmark, make_runner
 from ..evaluation.config import EvalConfig
 from ..evaluation.warm_workers import WarmWorkers
@@ -383,6 +385,7 @@ class Training:
             weight_decay=self.config.weight_decay,
         )
         self.step, self.results = 0, list[StepResult]()
+        self._state: tuple[int, int] | None = None  # of state.pt as this object knows it
         self._losses: list[float] = []  # since the last line of the log
         self._open()
 
@@ -421,21 +424,57 @@ class Training:
 
     def _open(self) -> None:
         """Begin, or take up what the folder holds."""
-        if self.is_main:
-            self._begin()
-        if self.accelerator is not None:
-            self.accelerator.wait_for_everyone()
-        if (self.folder / "state.pt").is_file():
-            self._restore()
+        with contextlib.ExitStack() as stack:
+            if self.is_main:
+                self._begin(stack)
+            if self.accelerator is not None:
+                self.accelerator.wait_for_everyone()
+            if (self.folder / "state.pt").is_file():
+                self._restore()
 
-    def _begin(self) -> None:
+    def _begin(self, stack: contextlib.ExitStack) -> None:
+        """Make or check the folder; it is locked until `stack` ends."""
         about = {
             "train": dataclasses.asdict(self.config),
             "env_config": self.env_config.to_dict(),
             "data": {"frames": len(self.data), "sha256": self.data.sha256()},
         }
         text = json.dumps(about, indent=2, sort_keys=True, allow_nan=False)
+        self._check_folder(text)
+        stack.enter_context(self._locked())
+        self._check_folder(text)  # another process may have been quicker
+        if not (self.folder / "config.json").is_file():
+            write_whole(self.folder / "config.json", text.encode())
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The folder is this process's meanwhile. TrainingError where another one has it."""
+        with contextlib.ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                mine = stack.enter_context(FolderLock(self.folder))
+            except OSError as error:
+                raise TrainingError(
+                    f"{self.folder} can't be written ({error.strerror or error}); give another folder"
+                ) from error
+            if not mine:
+                raise TrainingError(
+                    f"another training is writing to {self.folder}; wait for it, or give another folder"
+                )
+            yield
+
+    def _check_folder(self, text: str) -> None:
+        """TrainingError where the folder holds anything but this training, whose config.json is
+        `text`; nothing is written.
+        """
         path = self.folder / "config.json"
+        wrong = wrong_kind(
+            self.folder,
+            files=("config.json", "log.jsonl", "state.pt", LOCK_NAME),
+            folders=("checkpoints", "checkpoints/best", "checkpoints/last"),
+        )
+        if wrong is not None:
+            raise TrainingError(f"{wrong}: a training writes there; move it away")
         if path.is_file():
             try:
                 before = json.loads(path.read_text(encoding="utf-8"))
@@ -448,12 +487,10 @@ class Training:
                     "Use the same configuration and data, or a new folder."
                 )
             return
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if self.folder.is_dir() and any(one.name != LOCK_NAME for one in self.folder.iterdir()):
             raise TrainingError(
                 f"{self.folder} is not empty and holds no training; give a new folder"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        _replace(path, text.encode())
 
     def _restore(self) -> None:
         path = self.folder / "state.pt"
@@ -478,10 +515,11 @@ class Training:
         except (KeyError, TypeError) as error:
             raise TrainingError(f"{self.folder / 'log.jsonl'} can't be read: {error}") from error
         if self.is_main:
-            _replace(
+            write_whole(
                 self.folder / "log.jsonl",
                 "".join(json.dumps(line) + "\n" for line in kept).encode(),
             )
+        self._state = self._state_now()
         _log.info("going on from step %d", self.step)
 
     def run(self, report: Callable[[str], None] = _log.info) -> "Training":
@@ -489,7 +527,29 @@ class Training:
         line.
 
         The worker processes of the evaluations are started once, and end with this call.
+
+        Raises
+        ------
+        TrainingError
+            Where another training writes to the folder, or has gone on since this one was opened;
+            or the loss is not finite.
         """
+        with self._locked() if self.is_main else contextlib.nullcontext():
+            if self.is_main and self._state_now() != self._state:
+                raise TrainingError(
+                    f"another training has gone on in {self.folder} meanwhile; make a new Training of that folder"
+                )
+            return self._run(report)
+
+    def _state_now(self) -> tuple[int, int] | None:
+        """What tells one state.pt from another; None where there is none."""
+        try:
+            found = os.lstat(self.folder / "state.pt")
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _run(self, report: Callable[[str], None]) -> "Training":
         network = (
             self.accelerator.prepare(self.network) if self.accelerator is not None else self.network
         )
@@ -585,11 +645,14 @@ class Training:
             },
             state,
         )
-        _replace(self.folder / "state.pt", state.getvalue())
+        write_whole(self.folder / "state.pt", state.getvalue())
+        self._state = self._state_now()
 
     def _write_line(self, line: dict[str, Any]) -> None:
         if self.is_main:
-            with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            with open(
+                self.folder / "log.jsonl", "a", encoding="utf-8", opener=open_no_link
+            ) as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
             self.tracker.log(
                 {
@@ -645,13 +708,6 @@ class Training:
                 )
         right.set(xlabel="step", ylabel="success, %", ylim=(0, 103))
         return figure
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
 
 
 def _different(name: str, before: Any, now: Any) -> list[str]:

@@ -6,23 +6,26 @@
 __all__ = ['record_demonstrations']
 
 # %% ../../nbs/training/demonstrations.ipynb #e6778b16
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lerobot_nb.envs.config import EnvConfig, make_env_config
+from lerobot_nb.envs.files import LOCK_NAME, FolderLock, open_no_link, write_whole, wrong_kind
 from lerobot_nb.evaluation.benchmark import Benchmark, choose_placement, make_benchmark, make_runner
 from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.plan import Plan
-from lerobot_nb.evaluation.recording import recorded_benchmark, worth_keeping
+from lerobot_nb.evaluation.recording import recorded_benchmark, remove_recordings, worth_keeping
 from lerobot_nb.evaluation.trust import foreign_benchmark
 from lerobot_nb.policies.factory import make_policy, policy_path, policy_source, policy_wishes
 from lerobot_nb.results.dataset import (
+    PARTS,
     UNDER_WAY,
     DemonstrationError,
     Demonstrations,
@@ -118,37 +121,103 @@ def record_demonstrations(
     plain = make_benchmark(env_config, built, videos=False)
     built.check_tasks(plain.tasks)
     benchmark = recorded_benchmark(plain, folder / UNDER_WAY / "episodes")
-    under_way = _open_folder(folder, request)
-    records = _record(benchmark, built, run_config, under_way)
-    chosen = worth_keeping(records, "successes" if only_successes else "all")
-    written = write_dataset(
-        folder,
-        env_config,
-        ((record, read_recording(under_way / "episodes", record)) for record in chosen),
-    )
-    shutil.rmtree(under_way)
-    _log.info("%d of %d episodes are in %s", len(chosen), len(records), folder)
-    return written
+    with _opened(folder, request) as under_way:
+        if not _is_written(folder):
+            records = _record(benchmark, built, run_config, under_way)
+            chosen = worth_keeping(records, "successes" if only_successes else "all")
+            unfinished = under_way / _UNFINISHED
+            if unfinished.exists():  # of a session that was killed; `_opened` looked for links
+                shutil.rmtree(unfinished)
+            write_dataset(
+                unfinished,
+                env_config,
+                ((record, read_recording(under_way / "episodes", record)) for record in chosen),
+            )
+            _log.info("%d of %d episodes are in %s", len(chosen), len(records), folder)
+        _publish(folder)
+    return Demonstrations.load(folder)
 
 # %% ../../nbs/training/demonstrations.ipynb #ff24871a
-def _open_folder(folder: Path, request: Mapping[str, Any]) -> Path:
-    """The folder for the recording under way; DemonstrationError where `folder` holds anything
-    else.
+_UNFINISHED = "dataset"  # in the folder under way: the data set until it is complete
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, request: Mapping[str, Any]) -> Iterator[Path]:
+    """The folder for the recording under way, which is this process's meanwhile.
+    DemonstrationError where `folder` holds anything else, or another recording writes to it.
     """
     under_way, text = folder / UNDER_WAY, json.dumps(request, sort_keys=True, allow_nan=False)
-    if folder.exists() and any(folder.iterdir()):
-        if not (under_way / "request.json").is_file():
+    _check_folder(folder, text)
+    with contextlib.ExitStack() as stack:
+        try:
+            under_way.mkdir(parents=True, exist_ok=True)
+            mine = stack.enter_context(FolderLock(under_way))
+        except OSError as error:
             raise DemonstrationError(
-                f"{folder} is not empty; give a new folder, or remove this one first"
+                f"{folder} can't be written ({error.strerror or error}); give another folder"
+            ) from error
+        if not mine:
+            raise DemonstrationError(
+                f"another recording is writing to {folder}; wait for it, or give another folder"
             )
+        _check_folder(folder, text)  # another process may have been quicker
+        if not (under_way / "request.json").is_file():
+            write_whole(under_way / "request.json", text.encode())
+        yield under_way
+
+
+def _check_folder(folder: Path, text: str) -> None:
+    """DemonstrationError where `folder` holds anything but the recording whose request.json is
+    `text`.
+    """
+    under_way = folder / UNDER_WAY
+    wrong = wrong_kind(folder, folders=(UNDER_WAY,)) or wrong_kind(
+        under_way,
+        files=("request.json", "episodes.jsonl", LOCK_NAME),
+        folders=("episodes", _UNFINISHED),
+    )
+    if wrong is not None:
+        raise DemonstrationError(f"{wrong}: a recording writes there; move it away")
+    if (under_way / "request.json").is_file():
         if (under_way / "request.json").read_text(encoding="utf-8") != text:
             raise DemonstrationError(
                 f"{folder} holds an interrupted recording of other episodes; give a new folder, or remove this one first"
             )
-        return under_way
-    under_way.mkdir(parents=True)
-    (under_way / "request.json").write_text(text, encoding="utf-8")
-    return under_way
+        return
+    inside = {one.name for one in folder.iterdir()} if folder.is_dir() else set()
+    begun = {one.name for one in under_way.iterdir()} if under_way.is_dir() else set()
+    if inside - {UNDER_WAY} or begun - {LOCK_NAME}:
+        raise DemonstrationError(
+            f"{folder} is not empty; give a new folder, or remove this one first"
+        )
+
+
+def _is_written(folder: Path) -> bool:
+    """Whether the whole data set is there already, of a session that was killed right after it."""
+    places = (folder / UNDER_WAY / _UNFINISHED, folder)
+    return any((place / "meta/info.json").is_file() for place in places)
+
+
+def _publish(folder: Path) -> None:
+    """Move the complete data set to its place, and remove the recording."""
+    under_way = folder / UNDER_WAY
+    for name in PARTS:
+        part = under_way / _UNFINISHED / name
+        if part.exists():
+            if os.path.lexists(folder / name):
+                raise DemonstrationError(
+                    f"{folder / name} was not made by this recording; move it away, and start again with the same arguments"
+                )
+            part.rename(folder / name)
+    if (under_way / "episodes").is_dir():
+        remove_recordings(under_way / "episodes")
+    for name in ("episodes.jsonl", "request.json", LOCK_NAME):
+        (under_way / name).unlink(missing_ok=True)
+    for empty in (under_way / _UNFINISHED, under_way):
+        if empty.is_dir() and not any(empty.iterdir()):
+            empty.rmdir()
+    if under_way.exists():
+        _log.warning("%s stays: it holds files that this recording did not write", under_way)
 
 
 def recorded_config(folder: str | os.PathLike[str]) -> EnvConfig:
@@ -195,7 +264,7 @@ def _record(
         placement=choose_placement(config, policy),
         done=[one.key for one in before],
     )
-    with path.open("a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=open_no_link) as file:
         for record in runner.run():
             before.append(record)
             file.write(json.dumps(record.to_json(), allow_nan=False) + "\n")
