@@ -386,7 +386,6 @@ class _PictureStatistics:
 def _write_json(path: Path, data: object) -> None:
     write_whole(path, json.dumps(data, indent=2, allow_nan=False).encode())
 
-
 # %% ../../nbs/results/dataset.ipynb #b5e1a8b3
 @dataclass(frozen=True)
 class Demonstrations:
