@@ -32,7 +32,7 @@ from nbdev.process import Processor
 from nbdev.processors import _default_exp, _is_showdoc
 
 FROM_THE_TOP = ("CONTRIBUTING.md", "CHANGELOG.md")  # files that become pages
-WIDTH = 100  # characters of code that the text column shows
+WIDTH = 100  # characters of code that the text column shows; longer lines are wrapped
 
 
 # --- names and where they are documented --------------------------------------------------------------------------------
@@ -137,6 +137,12 @@ def play_films(text: str) -> str:
         text,
         flags=re.M,
     )
+
+
+def without_magics(code: str) -> str:
+    """A cell as a reader wants it: one that writes a module begins with the module's name."""
+    code = re.sub(r"\A%%writefile (\S+)\n", r"# \1\n", code)
+    return re.sub(r"^%.*\n?", "", code, flags=re.M)
 
 
 def link_outside(text: str, own_page: str) -> str:
@@ -439,7 +445,8 @@ class Entry:
             default = (
                 cell_of_table(default_text(parameter.default)) if parameter is not None else ""
             )
-            yield f"| `{name}` | {f'`{kind}`' if kind else ''} | {f'`{default}`' if default else ''} | {cell_of_table(told.get(name, ''))} |"
+            # in HTML, since a name that something else has, too, would become a link to that
+            yield f"| <code>{name}</code> | {f'`{kind}`' if kind else ''} | {f'`{default}`' if default else ''} | {cell_of_table(told.get(name, ''))} |"
         yield ""
 
     def members(self):
@@ -516,6 +523,8 @@ class Page(Processor):
                     link_outside(play_films(cell["source"]), self.page), self.page
                 )
             return
+        if cell.get("source"):
+            cell["source"] = without_magics(cell["source"])
         cell["source"] = re.sub(
             r"^#\| fig-alt:.*$",
             lambda line: described(line[0]),
