@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lerobot_nb import EvalParameters, LerobotNbError
+from lerobot_nb import EvalParameters, LerobotNbError, make_env_config, make_policy
 from lerobot_nb.doctor import kernel_problem
 from lerobot_nb.evaluation.parameters import page_folder
 from lerobot_nb.results.pictures import video_grid
@@ -145,3 +145,22 @@ def test_a_kernel_whose_python_is_of_no_use(name, tmp_path, monkeypatch):
     problem = kernel_problem(name)
     assert problem is None if expected is None else expected in problem
     assert "is not installed" in kernel_problem("no-such-kernel")
+
+
+@pytest.mark.parametrize(
+    "written, meant",
+    [
+        ("Expert", "did you mean 'expert'?"),
+        ("follow", "'follow:MyPolicy'"),
+        ("follow.py", "'follow:MyPolicy'"),
+        ("follow.Follow", "'follow:Follow'"),
+        ("follow.py:Follow", "'follow:Follow'"),
+        ("follow:Folow", "did you mean 'Follow'?"),
+    ],
+)
+def test_a_policy_that_is_nearly_named_is_recognised(written, meant, tmp_path, monkeypatch):
+    (tmp_path / "follow.py").write_text("class Follow:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=re.escape(meant)):
+        make_policy(written, make_env_config("metaworld", task="reach-v3"))

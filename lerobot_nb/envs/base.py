@@ -7,6 +7,7 @@ __all__ = ['TaskInfo', 'EpisodeSpec', 'FeatureType', 'PolicyFeature', 'EnvFactor
 
 # %% ../../nbs/envs/base.ipynb #84b7606e
 import argparse
+import difflib
 import functools
 import importlib
 import json
@@ -36,10 +37,18 @@ def resolve(path: str) -> Any:
     module_name, separator, attribute = path.partition(":")
     if not separator or not module_name or not attribute:
         raise ValueError(f"{path!r} is not an import path; write it as 'package.module:Name'")
+    if module_name.endswith(".py") and Path(module_name).is_file():
+        raise ValueError(
+            f"{path!r}: a module is named without '.py': '{Path(module_name).stem}:{attribute}'"
+        )
     found: Any = import_user_module(module_name, repr(path))
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise ValueError(f"{path!r}: module {module_name!r} has no {attribute!r}")
+            near = difflib.get_close_matches(name, dir(found), 1)
+            raise ValueError(
+                f"{path!r}: module {module_name!r} has no {attribute!r}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
         found = getattr(found, name)
     return found
 

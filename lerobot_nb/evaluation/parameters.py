@@ -31,7 +31,7 @@ _KINDS = {
     "float": "a number",
     "bool": "True or False",
     "ids": "whole numbers such as 3, [0, 3] or '0-4,7'",
-    "json": 'a dictionary, or its JSON text such as \'{"checkpoint": "outputs/train"}\'',
+    "json": 'a dictionary, or its JSON text such as \'{"name": "value"}\'',
 }
 
 

@@ -7,8 +7,10 @@ __all__ = ['register_policy', 'policy_names', 'adapt_policy', 'make_policy']
 
 # %% ../../nbs/policies/factory.ipynb #196f67ff
 import dataclasses
+import difflib
 import inspect
 import os
+from pathlib import Path
 from typing import Any
 
 from ..envs.base import import_path, resolve
@@ -64,6 +66,22 @@ def policy_source(name: str) -> dict[str, Any]:
     return {}
 
 
+def _what_was_meant(name: str) -> str:
+    """In brackets, for a message: how the policy that `name` may stand for is written; "" where
+    nothing comes near.
+    """
+    if "/" in name:
+        return f" (there is no folder {name!r} in {os.getcwd()}; a checkpoint on the hub is written 'hub:{name}')"
+    near = difflib.get_close_matches(name.lower(), policy_names(), 1)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    module, _, attribute = name.removesuffix(".py").rpartition(".")
+    module, attribute = (module, attribute) if module else (attribute, "MyPolicy")
+    if Path(*module.split(".")).with_suffix(".py").is_file():
+        return f" (a class of {module}.py is written '{module}:{attribute}')"
+    return ""
+
+
 def policy_path(name: str, env_config: object = None) -> str:
     """Import path of the policy called `name`; "expert" is the benchmark's own. ValueError for a
     name that is not known.
@@ -89,13 +107,8 @@ def policy_path(name: str, env_config: object = None) -> str:
         return checkpoint_class(name)
     if ":" in name:
         return name
-    hint = (
-        f" (there is no folder {name!r} in {os.getcwd()}; a checkpoint on the hub is written 'hub:{name}')"
-        if "/" in name
-        else ""
-    )
     raise ValueError(
-        f"policy={name!r} is not known{hint}; use one of {policy_names()}, the folder of a checkpoint, 'hub:user/repo', 'ws://host:port', 'my_module:MyPolicy', "
+        f"policy={name!r} is not known{_what_was_meant(name)}; use one of {policy_names()}, the folder of a checkpoint, 'hub:user/repo', 'ws://host:port', 'my_module:MyPolicy', "
         "or a Python object"
     )
 
