@@ -121,6 +121,8 @@ def upgrade_metrics(data: object, name: str) -> MetricsFile:
             "finished": None,
             "pc_success_at_end": None,
             "pc_pass_hat_k": None,
+            "settled": None,
+            "pc_success_cs": None,
         }
         return cast(MetricsFile, {**data, **added})
     if version != METRICS_VERSION:
