@@ -188,6 +188,8 @@ def test_a_result_is_dated_by_itself(tmp_path):
         "finished": "2026-11-20T09:30:00+00:00",
         "pc_success_at_end": None,
         "pc_pass_hat_k": None,
+        "settled": None,
+        "pc_success_cs": None,
     }
     write(tmp_path / "2026-11-27_copied", 10, **new)
     write(tmp_path / "2026-11-28_old", 10)
