@@ -497,7 +497,30 @@ def failures_command(argv: Sequence[str]) -> int:
             )
         n_errors = sum(row["counts_as"] == "error" for row in rows)
         print(f"{len(rows) - n_errors} failed, {n_errors} ended in an error" if rows else "none")
+        if rows and (confirm := _to_confirm(Path(arguments.folder))):
+            print(terminal_text(confirm))
     return code
+
+
+def _to_confirm(folder: Path) -> str | None:
+    """What the commands of a run with somebody's own policy need besides: `rerun` imports what
+    run.json names only where it is confirmed. None where nothing is missing.
+    """
+    from lerobot_nb.evaluation.trust import foreign_benchmark, foreign_policy
+    from lerobot_nb.results.report import Report
+
+    manifest = Report(folder).manifest
+    if manifest is None:
+        return None
+    request, config = manifest["policy_request"], manifest["env_config"]
+    options = []
+    if request is not None and (name := foreign_policy(request["policy"])):
+        options += ["--policy", name]
+    if config is not None and (name := foreign_benchmark(config)):
+        options += ["--benchmark", name]
+    if not options:
+        return None
+    return f"not part of lerobot_nb, so that rerun asks for it again: add {shlex.join(options)} (or --trust)"
 
 
 def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:

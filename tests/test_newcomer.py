@@ -3,13 +3,22 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lerobot_nb import EvalParameters, LerobotNbError, make_env_config, make_policy
+from lerobot_nb import (
+    EvalConfig,
+    EvalParameters,
+    LerobotNbError,
+    evaluate,
+    make_env_config,
+    make_policy,
+)
+from lerobot_nb.cli import main
 from lerobot_nb.doctor import kernel_problem
 from lerobot_nb.evaluation.parameters import page_folder
 from lerobot_nb.results.pictures import video_grid
@@ -164,3 +173,27 @@ def test_a_policy_that_is_nearly_named_is_recognised(written, meant, tmp_path, m
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match=re.escape(meant)):
         make_policy(written, make_env_config("metaworld", task="reach-v3"))
+
+
+def test_failures_of_an_own_policy_say_what_rerun_asks_for(tmp_path, monkeypatch, capsys):
+    (tmp_path / "stumbling.py").write_text(
+        "from lerobot_nb.policies.simple import RandomPolicy\n\n"
+        "class Stumbling(RandomPolicy):\n"
+        "    def predict(self, slots, batch):\n"
+        "        raise RuntimeError('stumbled')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env = make_env_config("gym", task="CartPole-v1")
+    config = EvalConfig(1, batch_size=1, use_async_envs=False, render="none")
+    own = evaluate(env, "stumbling:Stumbling", config, output_dir="own").folder
+    assert main(["failures", str(own)]) == 0
+    told = capsys.readouterr().out
+    assert "stumbled" in told and "add --policy stumbling:Stumbling (or --trust)" in told
+    command = next(line for line in told.splitlines() if line.startswith("    lerobot-nb rerun"))
+    words = shlex.split(command)[1:]
+    assert main([*words, "--no_video"]) == 2  # as listed it is refused
+    assert "--trust" in capsys.readouterr().err
+    assert main([*words, "--no_video", "--policy", "stumbling:Stumbling"]) == 0
+    known = evaluate(env, "random", config, output_dir="known").folder
+    assert main(["failures", str(known)]) == 0 and "--policy" not in capsys.readouterr().out
