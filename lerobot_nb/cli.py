@@ -347,7 +347,7 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
     if finished.status == RunStatus.SETTLED:
         print(
             terminal_text(f"settled: {finished.reason}")
-            + f"\nto run the rest of the plan all the same: lerobot-nb eval --resume {folder} --stop_when none",
+            + f"\nto run the rest of the plan all the same: {terminal_text(resume_command(folder))} --stop_when none",
             file=sys.stderr,
         )
     elif finished.status != RunStatus.FINISHED:
@@ -528,6 +528,7 @@ def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:
     from lerobot_nb.results.outcomes import EpisodeTally, Outcome, outcome_of
     from lerobot_nb.results.pictures import outcome
     from lerobot_nb.results.report import Report
+    from lerobot_nb.results.run_folder import episode_command
 
     report = Report(folder)
     records = report.records()
@@ -539,13 +540,12 @@ def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:
         )
         if counts_as is Outcome.ERROR or (counts_as is Outcome.FAILURE and not errors_only):
             episode = "/".join(map(str, record.key))
-            command = shlex.join(["lerobot-nb", "rerun", str(folder), "--episode", episode])
             rows.append(
                 {
                     "episode": episode,
                     "counts_as": counts_as.value,
                     "outcome": outcome(record),
-                    "command": command,
+                    "command": episode_command(folder, record.key),
                 }
             )
     return rows

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/envs/files.ipynb #7bdbf908
 def write_whole(path: str | os.PathLike[str], content: bytes) -> Path:
     """Replace the file `path` by `content` in one step. On any failure the old file is still
-    there, unchanged. The folder is made where it is missing.
+    there, unchanged. The folder is made where it is missing. An OSError names the file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,6 +32,10 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+    except OSError as error:
+        if error.filename is None:  # a full disk, say
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
     return path

@@ -216,11 +216,12 @@ def evaluate(
         "warnings": warnings,
         "sessions": [],
     }
-    specs = [
-        [plan.spec(number, episode_index) for episode_index in range(plan.n_episodes)]
-        for number in range(len(plan.tasks) if config.stop_when is not None else 0)
-    ]
-    stopping = None
+    specs, stopping = [], None
+    if config.stop_when is not None:
+        specs = [
+            [plan.spec(number, episode_index) for episode_index in range(plan.n_episodes)]
+            for number in range(len(plan.tasks))
+        ]
     if config.stop_when is not None and not resume:
         stopping = make_stopping(config.stop_when, specs, manifest, benchmark.reports_success)
         manifest["stopping"] = section_of(stopping, ended=False)

@@ -23,8 +23,6 @@ from ..envs.types import ActionSpace, Batch, JsonObject, Kwargs, Processor, Unty
 if TYPE_CHECKING:
     import torch
 
-_Processor = Processor
-
 # %% ../../nbs/policies/base.ipynb #4332a71f
 @dataclass
 class Episode:
@@ -276,8 +274,8 @@ class Batcher:
     def __init__(
         self,
         policy: Policy,
-        env_processor: _Processor | None = None,
-        action_processor: _Processor | None = None,
+        env_processor: Processor | None = None,
+        action_processor: Processor | None = None,
     ) -> None:
         if policy.batch_format not in ("torch", "numpy"):
             raise ValueError(
@@ -338,8 +336,8 @@ class AdaptedPolicy(Policy):
         self,
         policy: Any,
         n_action_steps: int | None = None,
-        preprocessor: _Processor | None = None,
-        postprocessor: _Processor | None = None,
+        preprocessor: Processor | None = None,
+        postprocessor: Processor | None = None,
         name: str | None = None,
     ) -> None:
         config = getattr(policy, "config", None)

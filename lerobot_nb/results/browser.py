@@ -7,7 +7,6 @@ __all__ = ['EpisodeBrowser']
 
 # %% ../../nbs/results/browser.ipynb #53691b5c
 import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,13 @@ from .outcomes import EpisodeTally, Outcome, OutcomeCounts, outcome_of
 from .pictures import choose_videos, frame_gallery, outcome
 from .records import EpisodeRecord
 from .report import flat_items, html_items
-from .run_folder import DATASET_NAME, RunFolder, RunFolderError, path_inside
+from lerobot_nb.results.run_folder import (
+    DATASET_NAME,
+    RunFolder,
+    RunFolderError,
+    episode_command,
+    path_inside,
+)
 
 if TYPE_CHECKING:
     import ipywidgets
@@ -273,8 +278,7 @@ class EpisodeBrowser:
         """What runs the episode again, with a video; empty where none is shown."""
         if self.record is None:
             return ""
-        episode = "/".join(map(str, self.record.key))
-        return shlex.join(["lerobot-nb", "rerun", str(self.files.path), "--episode", episode])
+        return episode_command(self.files.path, self.record.key)
 
     def summary(self) -> str:
         """The counts of the filtered episodes, in words."""

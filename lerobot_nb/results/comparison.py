@@ -24,6 +24,7 @@ from scipy.optimize import brentq
 
 from ..envs.errors import LerobotNbError
 from .eval_info import reports_success
+from .manifest import state_of
 from .rates import wilson_interval
 from .records import EpisodeRecord, judged_records
 from .run_folder import RunFolder
@@ -442,14 +443,15 @@ def _planned_tasks(manifest: Mapping[str, Any]) -> list[Sequence[Any]]:
 
 def _settled(manifest: Mapping[str, Any]) -> str | None:
     """Why the run stopped before the end of its plan; None where it did not."""
-    state = _section(_section(manifest, "stopping"), "state")
-    return str(state.get("reason")) if state.get("settled") is True else None
+    state = state_of(manifest)
+    return state["reason"] if state is not None and state["settled"] else None
 
 
 def _planned(manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
     n_episodes = _section(manifest, "plan").get("n_episodes")
-    if _settled(manifest) is not None:  # the rest is not missing: it was not needed
-        n_episodes = _section(_section(manifest, "stopping"), "state").get("n_rounds")
+    state = state_of(manifest)
+    if state is not None and state["settled"]:  # the rest is not missing: it was not needed
+        n_episodes = state["n_rounds"]
     return [
         (task[0], task[1], index)
         for task in _planned_tasks(manifest)

@@ -15,16 +15,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lerobot_nb.envs.files import write_whole
 from lerobot_nb.envs.types import Untyped
 from lerobot_nb.results.dataset import RecordedSteps, recorded_steps
 from lerobot_nb.results.eval_info import reports_success
 from lerobot_nb.results.outcomes import EpisodeTally, outcome_of
-from lerobot_nb.results.records import (
-    EpisodeRecord,
-    judged_records,
-    write_bytes_atomic,
-    write_text_atomic,
-)
+from lerobot_nb.results.records import EpisodeRecord, judged_records, write_text_atomic
 from lerobot_nb.results.report import Report
 from lerobot_nb.results.run_folder import RunFolderError
 from lerobot_nb.results.tables import clustered_sums
@@ -84,7 +80,7 @@ def write_parquet(
 ) -> Path:
     """The same as a parquet file. OSError where it can't be written."""
     table: bytes = episodes_frame(*folders).to_parquet(None, index=False)
-    return write_bytes_atomic(path, table)
+    return write_whole(path, table)
 
 # %% ../../nbs/results/exporting.ipynb #c8780c4e
 def model_card_data(

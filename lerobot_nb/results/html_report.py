@@ -7,7 +7,6 @@ __all__ = ['run_figures', 'save_figures', 'html_report', 'write_html_report']
 
 # %% ../../nbs/results/html_report.ipynb #a1c00f81
 import os
-import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,7 +36,7 @@ from lerobot_nb.results.pictures import (
 )
 from lerobot_nb.results.records import EpisodeRecord, judged_records, write_text_atomic
 from lerobot_nb.results.report import Report
-from lerobot_nb.results.run_folder import RunFolderError, video_name
+from lerobot_nb.results.run_folder import RunFolderError, episode_command, video_name
 from lerobot_nb.results.tables import html_table
 
 if TYPE_CHECKING:
@@ -237,10 +236,10 @@ def _again_section(report: Report) -> list[tuple[str, str, str]]:
     lines = []
     for record in failed[:200]:
         episode = "/".join(map(str, record.key))
-        command = ["lerobot-nb", "rerun", str(report.folder), "--episode", episode]
+        command = episode_command(report.folder, record.key)
         lines.append(
             f"<li>{html_text(episode)}: {html_text(outcome(record))}"
-            f"<pre>{html_text(terminal_text(shlex.join(command)))}</pre></li>"
+            f"<pre>{html_text(terminal_text(command))}</pre></li>"
         )
     more = f"<p>{len(failed) - 200} more: lerobot-nb failures</p>" if len(failed) > 200 else ""
     content = f"<details><summary>{len(failed)} episodes</summary><ul>{''.join(lines)}</ul>{more}</details>"

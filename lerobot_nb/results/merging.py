@@ -184,7 +184,7 @@ def _merged_manifest(
     }
     if any(init_states.values()):
         plan["init_state_ids"] = list(init_states.values())
-    complete = (RunStatus.FINISHED, RunStatus.SETTLED)
+    complete = [status for status in RunStatus if status.complete]
     unfinished = [
         f"{name} is {status}" for name, status in zip(names, statuses) if status not in complete
     ]

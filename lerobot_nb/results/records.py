@@ -10,13 +10,13 @@ import errno
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, cast, get_args
 
+from ..envs.files import open_no_link, write_whole
 from .json_checks import parse_json
 from .outcomes import EndReason, EpisodeTally, Outcome, outcome_of
 
@@ -84,28 +84,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
     """Replace the file `path` by `text` in one step. On any failure the old file is still there,
     unchanged.
     """
-    return write_bytes_atomic(path, text.encode("utf-8"))
-
-
-def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
-    """As `write_text_atomic`, for bytes. An OSError names the file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
-    try:
-        # a new file: no link is followed
-        with open(unfinished, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError as error:
-        if error.filename is None:  # a full disk, say
-            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-        raise
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return path
+    return write_whole(path, text.encode("utf-8"))
 
 
 def write_json_atomic(path: str | os.PathLike[str], value: Any) -> Path:
@@ -281,7 +260,7 @@ def append_record(path: str | os.PathLike[str], record: EpisodeRecord | Mapping[
     line = (
         dumps_strict(record.to_json() if isinstance(record, EpisodeRecord) else record) + "\n"
     ).encode()
-    with open(path, "a+b", buffering=0, opener=_open_no_link) as file:
+    with open(path, "a+b", buffering=0, opener=open_no_link) as file:
         size = _mend_tail(file)
         try:
             n_written = file.write(line)
@@ -324,10 +303,6 @@ def latest_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     """
     latest = {record.key: record for record in records}
     return [latest[key] for key in sorted(latest)]
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _mend_tail(file: BinaryIO) -> int:

@@ -19,6 +19,7 @@ from typing import IO, Any
 from urllib.parse import quote, unquote
 
 from ..envs.errors import LerobotNbError
+from ..envs.files import kind_of, lock_file, open_no_link
 from .json_checks import read_json
 from .manifest import WRITTEN_BY, Manifest, upgrade_manifest
 from lerobot_nb.results.records import (
@@ -87,6 +88,12 @@ def resume_command(folder: str | os.PathLike[str]) -> str:
     """The command that goes on with a run, as it is typed."""
     return shlex.join(["lerobot-nb", "eval", "--resume", os.fspath(folder)])
 
+
+def episode_command(folder: str | os.PathLike[str], key: tuple[str, int, int]) -> str:
+    """The command that runs an episode of a run again, as it is typed."""
+    episode = "/".join(map(str, key))
+    return shlex.join(["lerobot-nb", "rerun", os.fspath(folder), "--episode", episode])
+
 # %% ../../nbs/results/run_folder.ipynb #1e7ddf06
 class RunFolderError(LerobotNbError, RuntimeError):
     """A run folder can't be used; the message names the file and the reason, and says what to do."""
@@ -143,25 +150,13 @@ def _check_kinds(folder: Path) -> None:
         is_right = stat.S_ISDIR(mode) if name in _FOLDERS else stat.S_ISREG(mode)
         if not is_right:
             raise RunFolderError(
-                f"{path} is {_kind(mode)}, and a run writes there to {'a folder' if name in _FOLDERS else 'a file'}; move it away"
+                f"{path} is {kind_of(mode)}, and a run writes there to {'a folder' if name in _FOLDERS else 'a file'}; move it away"
             )
         if stat.S_ISREG(mode) and status.st_nlink > 1:
             raise RunFolderError(
                 f"{path} is a hard link: the same file has another name elsewhere, and a run that writes here changes it there too. Copy it in its place: "
                 f"{shlex.join(['cp', str(path), f'{path}.copy'])} && {shlex.join(['mv', f'{path}.copy', str(path)])}"
             )
-
-
-def _kind(mode: int) -> str:
-    return (
-        "a link"
-        if stat.S_ISLNK(mode)
-        else "a folder"
-        if stat.S_ISDIR(mode)
-        else "a file"
-        if stat.S_ISREG(mode)
-        else "a device or pipe"
-    )
 
 
 def path_inside(folder: Path, path: Path) -> Path:
@@ -212,13 +207,13 @@ class RunFolder:
             else:
                 self._check_unused()
             self._make()
-            self._lock = open(self.path / _LOCK_NAME, "ab", opener=_open_no_link)
+            self._lock = open(self.path / _LOCK_NAME, "ab", opener=open_no_link)
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             self.close()
             raise RunFolderError(
                 f"the run folder {_short(self.path)} can't be written ({getattr(error, 'strerror', None) or error}); choose another output_dir"
             ) from error
-        if not _lock_file(self._lock):
+        if not lock_file(self._lock):
             self._lock.close()
             self._lock = None
             raise RunFolderError(
@@ -311,7 +306,7 @@ class RunFolder:
             path_inside(self.path, self.episodes_path)
             if not stat.S_ISREG(os.stat(self.episodes_path).st_mode):
                 raise ValueError(
-                    f"{self.episodes_path} is {_kind(os.stat(self.episodes_path).st_mode)}, not a file"
+                    f"{self.episodes_path} is {kind_of(os.stat(self.episodes_path).st_mode)}, not a file"
                 )
             yield from read_records(self.episodes_path)
         except ValueError as error:
@@ -484,7 +479,7 @@ class RunFolder:
         return True
 
     def _note(self, name: str) -> None:
-        with open(self.path / _WRITTEN_NAME, "ab", buffering=0, opener=_open_no_link) as file:
+        with open(self.path / _WRITTEN_NAME, "ab", buffering=0, opener=open_no_link) as file:
             file.write(f"\n{name}\n".encode())  # a line of its own, also after one that was torn
 
     def _written(self) -> set[str]:
@@ -538,10 +533,6 @@ class RunFolder:
 _CLAIMED: set[Path] = set()  # default folders that `new_run_path` made in this process
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
-
-
 def _is_alive(pid: str) -> bool:
     try:
         os.kill(int(pid), 0)
@@ -572,25 +563,6 @@ def free_name(path: Path) -> Path:
 def _short(name: str | os.PathLike[str]) -> str:
     text = os.fspath(name)
     return text if len(text) <= 120 else text[:100] + "…"
-
-
-def _lock_file(file: IO[bytes]) -> bool:
-    """Lock an open file for this process; False where another holds it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: no lock, and nobody pretends
-        _log.warning("run folders are not locked on this system; don't let two runs write to one")
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        _log.warning(
-            "the file system can't lock (%s); don't let two runs write to one folder",
-            error.strerror,
-        )
-    return True
 
 # %% ../../nbs/results/run_folder.ipynb #c3e8fed6
 def new_run_path(
