@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lerobot_nb.evaluation.parameters import EvalParameters, parameters
+from lerobot_nb.evaluation.rerun import rerun_episode
 from lerobot_nb.results.records import read_records
 
 pytest.importorskip("metaworld")
@@ -189,3 +190,21 @@ def test_help_of_the_notebook():
     for parameter in parameters():
         assert parameter.name in done.stdout
     assert "episodes of every task" in done.stdout
+
+
+def test_a_settled_run_is_no_failure_of_the_notebook(tmp_path):
+    """It raises nothing at its end, the folder says why it stopped, and its episodes run again."""
+    words = {
+        "benchmark": "metaworld",
+        "task": "reach-v3",
+        "n_episodes": 30,
+        "stop_when": "rate:50",
+        "render": "none",
+        "output_dir": tmp_path / "run",
+    }
+    done = papermill(tmp_path / "out.ipynb", *[x for pair in words.items() for x in ("-p", *pair)])
+    assert done.returncode == 0, done.stderr[-2000:]
+    manifest = json.loads((tmp_path / "run/run.json").read_text())
+    assert manifest["status"] == "settled" and "above 50 %" in manifest["reason"]
+    _, differences = rerun_episode(tmp_path / "run", "reach-v3/0/0", video=False)
+    assert differences == []

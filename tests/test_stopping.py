@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from synthetic import synthetic_envs
 
+from lerobot_nb import make_env, make_env_config
 from lerobot_nb.cli import main
 from lerobot_nb.envs.base import TaskInfo
 from lerobot_nb.evaluation.config import EvalConfig
 from lerobot_nb.evaluation.evaluate import EvalRun, evaluate
 from lerobot_nb.evaluation.plan import Plan
+from lerobot_nb.evaluation.rollout import eval_policy_all
 from lerobot_nb.evaluation.schedule import RoundSchedule
 from lerobot_nb.policies.base import PolicySpec
 from lerobot_nb.results.comparison import (
@@ -29,6 +31,7 @@ from lerobot_nb.results.report import Report
 from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 from lerobot_nb.results.sequential import compare_sequentially, confidence_sequence
 from lerobot_nb.results.stopping import looks
+from lerobot_nb.training.demonstrations import record_demonstrations
 
 
 def noisy(**kwargs):
@@ -228,6 +231,17 @@ def test_what_can_not_stop_is_refused(whole, tmp_path):
     with pytest.raises(ProtocolMismatchError, match="success_at"):
         run(tmp_path / "run", stop_when=f"against:{whole.folder}", success_at="end")
     assert not (tmp_path / "run").exists()
+
+
+def test_where_nobody_would_stop_the_rule_is_refused(tmp_path):
+    """Instead of running the whole plan without a word; before anything runs or is written."""
+    config = EvalConfig(40, stop_when="width:45", use_async_envs=False)
+    env = make_env_config("gym", task="CartPole-v1")
+    with pytest.raises(ValueError, match="stop_when='width:45' is for evaluate"):
+        eval_policy_all(make_env(env), "random", n_episodes=40, config=config)
+    with pytest.raises(ValueError, match="stop_when='width:45' is for evaluate"):
+        record_demonstrations(env, tmp_path / "data", "random", n_episodes=2, config=config)
+    assert not (tmp_path / "data").exists()
 
 
 def test_an_error_leaves_its_round_out(settled, tmp_path):

@@ -322,6 +322,15 @@ def test_wrong_settings_and_wrong_checkpoints(env_config, demonstrations, tmp_pa
         make_policy(str(folder))
 
 
+def test_a_rule_that_stops_evaluations_is_refused_before_anything_is_written(
+    env_config, demonstrations, tmp_path
+):
+    rule = EvalConfig(stop_when="width:20")
+    with pytest.raises(ValueError, match="stop_when='width:20' is for evaluate"):
+        Training(tmp_path / "training", demonstrations, env_config, eval_config=rule)
+    assert not (tmp_path / "training").exists()
+
+
 def test_a_training_that_diverges_says_so(env_config, demonstrations, tmp_path):
     training = Training(
         tmp_path / "training",

@@ -342,6 +342,14 @@ def _merged(parts: list[tuple[list[int], Any]], n_rows: int) -> Any:
     return whole
 
 # %% ../../nbs/evaluation/benchmark.ipynb #68c200e4
+def expect_whole_plan(config: EvalConfig) -> None:
+    """ValueError for `stop_when` where nobody would stop: only `evaluate` does."""
+    if config.stop_when is not None:
+        raise ValueError(
+            f"stop_when={config.stop_when!r} is for evaluate, whose run folder says why a run stopped; here all episodes run, so leave it out"
+        )
+
+
 def make_runner(
     benchmark: Benchmark,
     policy: Policy,
@@ -376,7 +384,14 @@ def make_runner(
         Workers that outlive the run; default: none.
     schedule
         Hands out the episodes, in place of `done`; default: those of the plan that are not done.
+
+    Raises
+    ------
+    ValueError
+        For `stop_when` without a schedule that goes round by round.
     """
+    if schedule is None:
+        expect_whole_plan(config)
     own_processors = all(processor is None for processor in processors)
     return Runner(
         plan or Plan(benchmark.tasks, config.n_episodes, config.seed),

@@ -58,6 +58,7 @@ def rerun_episode(
         n_spare=0,
         render="all" if video else "none",
         n_episodes_to_render=None,
+        stop_when=None,
     )
     made = make_policy(policy_path, env_config, **kwargs)
     tasks = make_benchmark(env_config, made, videos=video)
