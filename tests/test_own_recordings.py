@@ -8,6 +8,7 @@ from test_own_folder import snapshot
 from lerobot_nb import EvalConfig, evaluate
 from lerobot_nb.envs.config import make_env_config
 from lerobot_nb.envs.recording import recording_name
+from lerobot_nb.evaluation.rerun import rerun_episode
 from lerobot_nb.results.run_folder import RunFolderError
 
 pytest.importorskip("pandas")
@@ -101,3 +102,11 @@ def test_a_recording_is_not_written_through_a_link(interrupted, tmp_path):
     (interrupted / "recording" / f".{name}.unfinished").symlink_to(tmp_path / "dear")
     run(interrupted, resume=True)
     assert (tmp_path / "dear").read_bytes() == b"dear"
+
+
+def test_an_episode_of_a_recorded_run_runs_again(tmp_path):
+    env = make_env_config("gym", task="CartPole-v1")
+    config = EvalConfig(2, batch_size=1, use_async_envs=False, record="all")
+    folder = evaluate(env, "random", config, output_dir=tmp_path / "run").folder
+    _, differences = rerun_episode(folder, "gym/0/1", video=False)
+    assert differences == []

@@ -233,13 +233,16 @@ def test_what_can_not_stop_is_refused(whole, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_where_nobody_would_stop_the_rule_is_refused(tmp_path):
-    """Instead of running the whole plan without a word; before anything runs or is written."""
-    config = EvalConfig(40, stop_when="width:45", use_async_envs=False)
+@pytest.mark.parametrize("setting", [{"stop_when": "width:45"}, {"record": "all"}])
+def test_what_only_evaluate_does_is_refused_elsewhere(setting, tmp_path):
+    """Instead of being passed over without a word; before anything runs or is written."""
+    config = EvalConfig(40, use_async_envs=False, **setting)
     env = make_env_config("gym", task="CartPole-v1")
-    with pytest.raises(ValueError, match="stop_when='width:45' is for evaluate"):
+    ((name, value),) = setting.items()
+    said = f"{name}='{value}' is for evaluate"
+    with pytest.raises(ValueError, match=said):
         eval_policy_all(make_env(env), "random", n_episodes=40, config=config)
-    with pytest.raises(ValueError, match="stop_when='width:45' is for evaluate"):
+    with pytest.raises(ValueError, match=said):
         record_demonstrations(env, tmp_path / "data", "random", n_episodes=2, config=config)
     assert not (tmp_path / "data").exists()
 

@@ -342,12 +342,18 @@ def _merged(parts: list[tuple[list[int], Any]], n_rows: int) -> Any:
     return whole
 
 # %% ../../nbs/evaluation/benchmark.ipynb #68c200e4
-def expect_whole_plan(config: EvalConfig) -> None:
-    """ValueError for `stop_when` where nobody would stop: only `evaluate` does."""
-    if config.stop_when is not None:
-        raise ValueError(
-            f"stop_when={config.stop_when!r} is for evaluate, whose run folder says why a run stopped; here all episodes run, so leave it out"
-        )
+def check_without_folder(config: EvalConfig) -> None:
+    """ValueError for what only `evaluate` does, since it needs a run folder, and would be passed
+    over elsewhere: stopping early, recording steps.
+    """
+    for name, given, default in (
+        ("stop_when", config.stop_when, None),
+        ("record", config.record, "none"),
+    ):
+        if given != default:
+            raise ValueError(
+                f"{name}={given!r} is for evaluate, which writes a run folder; leave it out here"
+            )
 
 
 def make_runner(
@@ -388,10 +394,10 @@ def make_runner(
     Raises
     ------
     ValueError
-        For `stop_when` without a schedule that goes round by round.
+        Without a schedule, as of a run with a folder: for `stop_when` and `record`.
     """
     if schedule is None:
-        expect_whole_plan(config)
+        check_without_folder(config)
     own_processors = all(processor is None for processor in processors)
     return Runner(
         plan or Plan(benchmark.tasks, config.n_episodes, config.seed),

@@ -59,6 +59,7 @@ def rerun_episode(
         render="all" if video else "none",
         n_episodes_to_render=None,
         stop_when=None,
+        record="none",
     )
     made = make_policy(policy_path, env_config, **kwargs)
     tasks = make_benchmark(env_config, made, videos=video)

@@ -27,7 +27,7 @@ from torch import Tensor
 from ..envs.config import EnvConfig
 from ..envs.errors import LerobotNbError
 from ..envs.files import LOCK_NAME, FolderLock, open_no_link, write_whole, wrong_kind
-from ..evaluation.benchmark import expect_whole_plan, make_benchmark, make_runner
+from ..evaluation.benchmark import check_without_folder, make_benchmark, make_runner
 from ..evaluation.config import EvalConfig
 from ..evaluation.warm_workers import WarmWorkers
 from lerobot_nb.policies.cloned import (
@@ -364,7 +364,7 @@ class Training:
             render="none",
             n_episodes_to_render=None,
         )
-        expect_whole_plan(self.eval_config)
+        check_without_folder(self.eval_config)
         self.accelerator = _accelerator()
         self.device = (
             str(self.accelerator.device) if self.accelerator is not None else self.config.device

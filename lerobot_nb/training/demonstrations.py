@@ -20,8 +20,8 @@ from lerobot_nb.envs.config import EnvConfig, make_env_config
 from lerobot_nb.envs.files import LOCK_NAME, FolderLock, open_no_link, write_whole, wrong_kind
 from lerobot_nb.evaluation.benchmark import (
     Benchmark,
+    check_without_folder,
     choose_placement,
-    expect_whole_plan,
     make_benchmark,
     make_runner,
 )
@@ -124,7 +124,7 @@ def record_demonstrations(
         render="none",
         n_episodes_to_render=None,
     )
-    expect_whole_plan(run_config)
+    check_without_folder(run_config)
     plain = make_benchmark(env_config, built, videos=False)
     built.check_tasks(plain.tasks)
     benchmark = recorded_benchmark(plain, folder / UNDER_WAY / "episodes")
