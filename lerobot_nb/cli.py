@@ -161,7 +161,7 @@ def _output_is_closed() -> bool:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return closed
 
-# %% ../nbs/cli.ipynb #756c3506
+# %% ../nbs/cli.ipynb #2955a10e
 _GROUPS = {
     "what": "what is evaluated",
     "plan": "which episodes",
@@ -230,59 +230,40 @@ def eval_parser() -> ArgumentParser:
     )
     return parser
 
+# %% ../nbs/cli.ipynb #61b1688a
+def _print_result(folder: Path) -> None:
+    from lerobot_nb.results.escaping import terminal_text
+    from lerobot_nb.results.pictures import outcome
+    from lerobot_nb.results.report import Report
+    from lerobot_nb.results.run_folder import RunFolder, RunFolderError
 
-def eval_command(argv: Sequence[str]) -> int:
-    """`lerobot-nb eval`; returns the exit code."""
-    parser = eval_parser()
-    given = vars(parser.parse_args(argv))
-    progress_kind, retry_errors, resume = (
-        given.pop("progress"),
-        given.pop("retry_errors", False),
-        given.pop("resume", None),
-    )
-    from lerobot_nb.evaluation.progress import make_progress
-
-    if resume is not None:
-        return _run(
-            parser,
-            Path(resume),
-            lambda: _resume(resume, retry_errors, given, make_progress(progress_kind)),
+    if not RunFolder(folder).exists():  # stopped before there was anything to report
+        return
+    try:
+        report = Report(folder)
+        text, records = report.text(), report.records()
+    except RunFolderError as error:
+        print(terminal_text(error, lines=True), file=sys.stderr)
+        return
+    print(text)
+    errors = [record for record in records if record.end_reason == "error"]
+    for record in errors[:5]:
+        print(
+            terminal_text(
+                f"error in {'/'.join(map(str, record.key))}: {outcome(record).removeprefix('error: ')}"
+            )
         )
-    for name in ("retry_errors", "trust"):
-        if retry_errors if name == "retry_errors" else given.pop("trust", False):
-            parser.error(f"--{name} is only used with --resume DIR")
-
-    def start() -> "tuple[EvalParameters, list[str]]":
-        from lerobot_nb.evaluation.parameters import EvalParameters
-
-        parameters = EvalParameters(**given)
-        return parameters, parameters.check()
-
-    started, code = _usage_errors(parser, start)
-    if started is None:
-        return code
-    parameters, warnings = started
-    for warning in warnings:
-        if warning.startswith("device="):  # the others are shown by the run itself
-            print(f"warning: {warning}", file=sys.stderr)
-    folder = parameters.run_folder()
-    parameters = dataclasses.replace(parameters, output_dir=str(folder))
-    return _run(parser, folder, lambda: parameters.evaluate(make_progress(progress_kind)))
-
-
-def _resume(folder: str, retry_errors: bool, changes: JsonObject, progress: object) -> "EvalRun":
-    from lerobot_nb.evaluation.config import EvalConfig
-    from lerobot_nb.evaluation.resume import resume_run
-
-    allowed = [field.name for field in dataclasses.fields(EvalConfig)]
-    wrong = [name for name in changes if name not in (*allowed, "trust", "policy", "benchmark")]
-    if wrong:
-        raise ValueError(
-            f"--{wrong[0]} can't be combined with --resume: the run in {folder} has settled it; start a new run with another --output_dir"
+    if len(errors) > 5:
+        command = shlex.join(["lerobot-nb", "failures", str(folder)])
+        print(f"{len(errors) - 5} more: {terminal_text(command)}")
+    unfilmed = [record for record in records if record.end_reason != "error" and record.error]
+    if unfilmed:
+        print(
+            f"no video of {len(unfilmed)} episode{'s' * (len(unfilmed) != 1)}: {terminal_text(str(unfilmed[0].error).strip().splitlines()[0])}"
         )
-    return resume_run(folder, retry_errors=retry_errors, progress=progress, **changes)
+    print(f"\nrun folder: {terminal_text(str(folder))}")
 
-
+# %% ../nbs/cli.ipynb #ed072efa
 def _usage_errors(
     parser: ArgumentParser, function: Callable[[], _Result]
 ) -> tuple[_Result | None, int]:
@@ -369,40 +350,140 @@ def _manifest_bytes(folder: Path) -> bytes | None:
     ):  # there is none, or the name is impossible: the run itself says so
         return None
 
+# %% ../nbs/cli.ipynb #8599fc78
+def eval_command(argv: Sequence[str]) -> int:
+    """`lerobot-nb eval`; returns the exit code."""
+    parser = eval_parser()
+    given = vars(parser.parse_args(argv))
+    progress_kind, retry_errors, resume = (
+        given.pop("progress"),
+        given.pop("retry_errors", False),
+        given.pop("resume", None),
+    )
+    from lerobot_nb.evaluation.progress import make_progress
 
-def _print_result(folder: Path) -> None:
+    if resume is not None:
+        return _run(
+            parser,
+            Path(resume),
+            lambda: _resume(resume, retry_errors, given, make_progress(progress_kind)),
+        )
+    for name in ("retry_errors", "trust"):
+        if retry_errors if name == "retry_errors" else given.pop("trust", False):
+            parser.error(f"--{name} is only used with --resume DIR")
+
+    def start() -> "tuple[EvalParameters, list[str]]":
+        from lerobot_nb.evaluation.parameters import EvalParameters
+
+        parameters = EvalParameters(**given)
+        return parameters, parameters.check()
+
+    started, code = _usage_errors(parser, start)
+    if started is None:
+        return code
+    parameters, warnings = started
+    for warning in warnings:
+        if warning.startswith("device="):  # the others are shown by the run itself
+            print(f"warning: {warning}", file=sys.stderr)
+    folder = parameters.run_folder()
+    parameters = dataclasses.replace(parameters, output_dir=str(folder))
+    return _run(parser, folder, lambda: parameters.evaluate(make_progress(progress_kind)))
+
+
+def _resume(folder: str, retry_errors: bool, changes: JsonObject, progress: object) -> "EvalRun":
+    from lerobot_nb.evaluation.config import EvalConfig
+    from lerobot_nb.evaluation.resume import resume_run
+
+    allowed = [field.name for field in dataclasses.fields(EvalConfig)]
+    wrong = [name for name in changes if name not in (*allowed, "trust", "policy", "benchmark")]
+    if wrong:
+        raise ValueError(
+            f"--{wrong[0]} can't be combined with --resume: the run in {folder} has settled it; start a new run with another --output_dir"
+        )
+    return resume_run(folder, retry_errors=retry_errors, progress=progress, **changes)
+
+# %% ../nbs/cli.ipynb #28a2765c
+def failures_command(argv: Sequence[str]) -> int:
+    """`lerobot-nb failures`; returns the exit code."""
+    parser = ArgumentParser(
+        prog="lerobot-nb failures",
+        description="List the episodes of a run that failed or ended in an error, and the command that runs each again.",
+        epilog="Exit codes: 0 listed, also if there are none; 2 wrong usage.",
+    )
+    parser.add_argument("folder", help="run folder")
+    parser.add_argument("--errors", action="store_true", help="only those that ended in an error")
+    parser.add_argument(
+        "--json", action="store_true", help="as a list of objects with episode, outcome and command"
+    )
+    arguments = parser.parse_args(argv)
     from lerobot_nb.results.escaping import terminal_text
+
+    rows, code = _usage_errors(parser, lambda: _failures(Path(arguments.folder), arguments.errors))
+    if rows is None:
+        return code
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        for row in rows:
+            print(
+                f"{terminal_text(row['episode'])}: {terminal_text(row['outcome'])}\n    {terminal_text(row['command'])}"
+            )
+        n_errors = sum(row["counts_as"] == "error" for row in rows)
+        print(f"{len(rows) - n_errors} failed, {n_errors} ended in an error" if rows else "none")
+        if rows and (confirm := _to_confirm(Path(arguments.folder))):
+            print(terminal_text(confirm))
+    return code
+
+
+def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:
+    from lerobot_nb.results.eval_info import reports_success
+    from lerobot_nb.results.outcomes import EpisodeTally, Outcome, outcome_of
     from lerobot_nb.results.pictures import outcome
     from lerobot_nb.results.report import Report
-    from lerobot_nb.results.run_folder import RunFolder, RunFolderError
+    from lerobot_nb.results.run_folder import episode_command
 
-    if not RunFolder(folder).exists():  # stopped before there was anything to report
-        return
-    try:
-        report = Report(folder)
-        text, records = report.text(), report.records()
-    except RunFolderError as error:
-        print(terminal_text(error, lines=True), file=sys.stderr)
-        return
-    print(text)
-    errors = [record for record in records if record.end_reason == "error"]
-    for record in errors[:5]:
-        print(
-            terminal_text(
-                f"error in {'/'.join(map(str, record.key))}: {outcome(record).removeprefix('error: ')}"
+    report = Report(folder)
+    records = report.records()
+    tally = EpisodeTally(reports_success(report.manifest or {}), records)
+    rows = []
+    for record in records:
+        counts_as = outcome_of(
+            record.end_reason, record.success, tally.has_success(record.suite, record.task_id)
+        )
+        if counts_as is Outcome.ERROR or (counts_as is Outcome.FAILURE and not errors_only):
+            episode = "/".join(map(str, record.key))
+            rows.append(
+                {
+                    "episode": episode,
+                    "counts_as": counts_as.value,
+                    "outcome": outcome(record),
+                    "command": episode_command(folder, record.key),
+                }
             )
-        )
-    if len(errors) > 5:
-        command = shlex.join(["lerobot-nb", "failures", str(folder)])
-        print(f"{len(errors) - 5} more: {terminal_text(command)}")
-    unfilmed = [record for record in records if record.end_reason != "error" and record.error]
-    if unfilmed:
-        print(
-            f"no video of {len(unfilmed)} episode{'s' * (len(unfilmed) != 1)}: {terminal_text(str(unfilmed[0].error).strip().splitlines()[0])}"
-        )
-    print(f"\nrun folder: {terminal_text(str(folder))}")
+    return rows
 
-# %% ../nbs/cli.ipynb #ded256f1
+
+def _to_confirm(folder: Path) -> str | None:
+    """What the commands of a run with somebody's own policy need besides: `rerun` imports what
+    run.json names only where it is confirmed. None where nothing is missing.
+    """
+    from lerobot_nb.evaluation.trust import foreign_benchmark, foreign_policy
+    from lerobot_nb.results.report import Report
+
+    manifest = Report(folder).manifest
+    if manifest is None:
+        return None
+    request, config = manifest["policy_request"], manifest["env_config"]
+    options = []
+    if request is not None and (name := foreign_policy(request["policy"])):
+        options += ["--policy", name]
+    if config is not None and (name := foreign_benchmark(config)):
+        options += ["--benchmark", name]
+    if not options:
+        return None
+    return f"not part of lerobot_nb, so that rerun asks for it again: add {shlex.join(options)} (or --trust)"
+
+# %% ../nbs/cli.ipynb #57c3263c
 def rerun_command(argv: Sequence[str]) -> int:
     """`lerobot-nb rerun`; returns the exit code: 0 if the episode is equal to its record, 1 if it
     differs.
@@ -469,88 +550,7 @@ def rerun_command(argv: Sequence[str]) -> int:
     )
     return 1 if differences else 0
 
-
-def failures_command(argv: Sequence[str]) -> int:
-    """`lerobot-nb failures`; returns the exit code."""
-    parser = ArgumentParser(
-        prog="lerobot-nb failures",
-        description="List the episodes of a run that failed or ended in an error, and the command that runs each again.",
-        epilog="Exit codes: 0 listed, also if there are none; 2 wrong usage.",
-    )
-    parser.add_argument("folder", help="run folder")
-    parser.add_argument("--errors", action="store_true", help="only those that ended in an error")
-    parser.add_argument(
-        "--json", action="store_true", help="as a list of objects with episode, outcome and command"
-    )
-    arguments = parser.parse_args(argv)
-    from lerobot_nb.results.escaping import terminal_text
-
-    rows, code = _usage_errors(parser, lambda: _failures(Path(arguments.folder), arguments.errors))
-    if rows is None:
-        return code
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        for row in rows:
-            print(
-                f"{terminal_text(row['episode'])}: {terminal_text(row['outcome'])}\n    {terminal_text(row['command'])}"
-            )
-        n_errors = sum(row["counts_as"] == "error" for row in rows)
-        print(f"{len(rows) - n_errors} failed, {n_errors} ended in an error" if rows else "none")
-        if rows and (confirm := _to_confirm(Path(arguments.folder))):
-            print(terminal_text(confirm))
-    return code
-
-
-def _to_confirm(folder: Path) -> str | None:
-    """What the commands of a run with somebody's own policy need besides: `rerun` imports what
-    run.json names only where it is confirmed. None where nothing is missing.
-    """
-    from lerobot_nb.evaluation.trust import foreign_benchmark, foreign_policy
-    from lerobot_nb.results.report import Report
-
-    manifest = Report(folder).manifest
-    if manifest is None:
-        return None
-    request, config = manifest["policy_request"], manifest["env_config"]
-    options = []
-    if request is not None and (name := foreign_policy(request["policy"])):
-        options += ["--policy", name]
-    if config is not None and (name := foreign_benchmark(config)):
-        options += ["--benchmark", name]
-    if not options:
-        return None
-    return f"not part of lerobot_nb, so that rerun asks for it again: add {shlex.join(options)} (or --trust)"
-
-
-def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:
-    from lerobot_nb.results.eval_info import reports_success
-    from lerobot_nb.results.outcomes import EpisodeTally, Outcome, outcome_of
-    from lerobot_nb.results.pictures import outcome
-    from lerobot_nb.results.report import Report
-    from lerobot_nb.results.run_folder import episode_command
-
-    report = Report(folder)
-    records = report.records()
-    tally = EpisodeTally(reports_success(report.manifest or {}), records)
-    rows = []
-    for record in records:
-        counts_as = outcome_of(
-            record.end_reason, record.success, tally.has_success(record.suite, record.task_id)
-        )
-        if counts_as is Outcome.ERROR or (counts_as is Outcome.FAILURE and not errors_only):
-            episode = "/".join(map(str, record.key))
-            rows.append(
-                {
-                    "episode": episode,
-                    "counts_as": counts_as.value,
-                    "outcome": outcome(record),
-                    "command": episode_command(folder, record.key),
-                }
-            )
-    return rows
-
-
+# %% ../nbs/cli.ipynb #e50d21a5
 def tasks_command(argv: Sequence[str]) -> int:
     """`lerobot-nb tasks`; returns the exit code."""
     from lerobot_nb.envs.config import EnvConfig, make_env_config
