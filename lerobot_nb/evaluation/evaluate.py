@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..envs.base import EpisodeSpec
 from ..envs.errors import shown
+from ..envs.types import JsonObject
 from lerobot_nb.evaluation.benchmark import (
+    Benchmark,
     choose_placement,
     config_of,
     env_or_config,
@@ -31,6 +34,7 @@ from lerobot_nb.evaluation.sessions import (
     run_session,
 )
 from .warm_workers import WarmWorkers
+from ..policies.base import Policy
 from ..policies.factory import make_policy, policy_wishes
 from ..results.eval_info import read_eval_info_of, reports_success
 from ..results.json_checks import check_json_exact
@@ -44,7 +48,7 @@ from lerobot_nb.results.run_folder import (
     new_run_path,
     resume_command,
 )
-from ..results.stopping import check_rule_of_resumed, make_stopping, section_of
+from ..results.stopping import Stopping, check_rule_of_resumed, make_stopping, section_of
 
 # %% ../../nbs/evaluation/evaluate.ipynb #bcc32082
 @dataclass
@@ -111,6 +115,92 @@ class EvalRun:
         return (
             0 if RunStatus(self.status).complete else 3 if self.status == RunStatus.STOPPED else 130
         )
+
+# %% ../../nbs/evaluation/evaluate.ipynb #25627fdd
+def _new_manifest(
+    benchmark: Benchmark,
+    plan: Plan,
+    config: EvalConfig,
+    policy: Policy,
+    policy_request: JsonObject | None,
+    *,
+    gl: JsonObject | None,
+    warnings: list[str],
+    command: str,
+) -> JsonObject:
+    """What run.json says of a run that begins."""
+    env_config = benchmark.env_config
+    return {
+        "written_by": WRITTEN_BY,
+        "version": MANIFEST_VERSION,
+        "status": RunStatus.RUNNING,
+        "reason": None,
+        "started": now(),
+        "ended": None,
+        "command": command,
+        "benchmark": benchmark.name,
+        "env_config": env_config.to_dict() if env_config is not None else None,
+        "protocol": benchmark.protocol(config),
+        "plan": plan.identity(),
+        "eval_config": config.to_dict(),
+        "policy": policy.identity(),
+        "policy_request": policy_request,
+        "runner": None,
+        "times": None,
+        "gl": gl,
+        "packages": package_versions(),
+        "machine": machine(),
+        "git_commit": git_commit(),
+        "warnings": warnings,
+        "sessions": [],
+    }
+
+# %% ../../nbs/evaluation/evaluate.ipynb #e60df69a
+def _specs_by_task(plan: Plan) -> list[list[EpisodeSpec]]:
+    return [
+        [plan.spec(number, episode_index) for episode_index in range(plan.n_episodes)]
+        for number in range(len(plan.tasks))
+    ]
+
+
+def _taken_up(
+    folder: RunFolder,
+    manifest: JsonObject,
+    plan: Plan,
+    config: EvalConfig,
+    reports_success: bool,
+    retry_errors: bool,
+) -> tuple[JsonObject, FinishedEpisodes, Stopping | None]:
+    """The manifest of a run that goes on, its finished episodes, and what they say about
+    `stop_when`.
+
+    Parameters
+    ----------
+    manifest
+        Of the run that would begin with these arguments.
+    reports_success
+        Whether the benchmark says that every episode of it reports success.
+
+    Raises
+    ------
+    RunFolderError
+        Where the folder is damaged, or holds a run of something else.
+    """
+    old = folder.manifest()
+    check_recording(folder, config, old["eval_config"])
+    manifest = continued_manifest(folder, manifest)
+    folder.check_before_resuming({spec.key: (spec.seed, spec.init_state_id) for spec in plan})
+    read_eval_info_of(folder)
+    finished = finished_episodes(folder, retry_errors, reports_success)
+    if config.stop_when is None:
+        return manifest, finished, None
+    stopping = make_stopping(config.stop_when, _specs_by_task(plan), manifest, reports_success, old)
+    records = [one for one in folder.records() if one.key in finished.keys]
+    for record in records:
+        stopping.add(record)
+    check_rule_of_resumed(stopping, old, records, RunFolderError)
+    manifest["stopping"] = section_of(stopping, ended=False)
+    return manifest, finished, stopping
 
 # %% ../../nbs/evaluation/evaluate.ipynb #32966ab1
 def evaluate(
@@ -191,39 +281,15 @@ def evaluate(
     gl = benchmark.choose_gl(videos)
     warnings = plan.warnings() + benchmark.check(config.use_async_envs)
 
-    command, env_config = command or command_line(), benchmark.env_config
-    manifest: dict[str, Any] = {
-        "written_by": WRITTEN_BY,
-        "version": MANIFEST_VERSION,
-        "status": RunStatus.RUNNING,
-        "reason": None,
-        "started": now(),
-        "ended": None,
-        "command": command,
-        "benchmark": benchmark.name,
-        "env_config": env_config.to_dict() if env_config is not None else None,
-        "protocol": benchmark.protocol(config),
-        "plan": plan.identity(),
-        "eval_config": config.to_dict(),
-        "policy": policy.identity(),
-        "policy_request": policy_request,
-        "runner": None,
-        "times": None,
-        "gl": gl,
-        "packages": package_versions(),
-        "machine": machine(),
-        "git_commit": git_commit(),
-        "warnings": warnings,
-        "sessions": [],
-    }
-    specs, stopping = [], None
-    if config.stop_when is not None:
-        specs = [
-            [plan.spec(number, episode_index) for episode_index in range(plan.n_episodes)]
-            for number in range(len(plan.tasks))
-        ]
+    command = command or command_line()
+    manifest = _new_manifest(
+        benchmark, plan, config, policy, policy_request, gl=gl, warnings=warnings, command=command
+    )
+    stopping = None
     if config.stop_when is not None and not resume:
-        stopping = make_stopping(config.stop_when, specs, manifest, benchmark.reports_success)
+        stopping = make_stopping(
+            config.stop_when, _specs_by_task(plan), manifest, benchmark.reports_success
+        )
         manifest["stopping"] = section_of(stopping, ended=False)
     check_manifest(manifest)  # what would come back changed from the file is refused now
     folder = RunFolder(
@@ -236,23 +302,9 @@ def evaluate(
     try:
         finished = FinishedEpisodes(tally=EpisodeTally(benchmark.reports_success))
         if resume:
-            old = folder.manifest()
-            check_recording(folder, config, old["eval_config"])
-            manifest = continued_manifest(folder, manifest)
-            folder.check_before_resuming(
-                {spec.key: (spec.seed, spec.init_state_id) for spec in plan}
+            manifest, finished, stopping = _taken_up(
+                folder, manifest, plan, config, benchmark.reports_success, retry_errors
             )
-            read_eval_info_of(folder)
-            finished = finished_episodes(folder, retry_errors, benchmark.reports_success)
-            if config.stop_when is not None:
-                stopping = make_stopping(
-                    config.stop_when, specs, manifest, benchmark.reports_success, old
-                )
-                records = [one for one in folder.records() if one.key in finished.keys]
-                for record in records:
-                    stopping.add(record)
-                check_rule_of_resumed(stopping, old, records, RunFolderError)
-                manifest["stopping"] = section_of(stopping, ended=False)
         outcome = run_session(
             folder,
             manifest,
@@ -267,8 +319,8 @@ def evaluate(
             workers,
             stopping,
         )
-        if config.record != "none" and env_config is not None:
-            write_run_dataset(folder, env_config, config.record)
+        if config.record != "none" and benchmark.env_config is not None:
+            write_run_dataset(folder, benchmark.env_config, config.record)
         return EvalRun(folder.path, manifest, outcome.eval_info, outcome.status, outcome.reason)
     finally:
         folder.close()

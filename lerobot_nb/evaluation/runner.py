@@ -229,6 +229,65 @@ class _AnswerTaker:
         self.seats.times.n_steps += n_steps - seat.n_steps
         seat.n_steps = n_steps
 
+# %% ../../nbs/evaluation/runner.ipynb #1581f3d7
+class _Loop:
+    """Gives work to seats that have none, lets the policy act, and takes answers, until nothing is
+    left.
+    """
+
+    def __init__(self, work: _WorkGiver, answers: _AnswerTaker) -> None:
+        self.work, self.answers, self.seats = work, answers, work.seats
+        self.endings, self.turns, self.schedule = work.endings, work.turns, work.schedule
+
+    def records(self, each_turn: Callable[[], object]) -> Iterator[EpisodeRecord]:
+        """Records in the order in which episodes end; `each_turn` is called before each round."""
+        while True:
+            each_turn()
+            for seat in self.seats:
+                if seat.phase is Phase.IDLE and self.schedule.n_left:
+                    self.work.give(seat)
+            if all(seat.phase is Phase.IDLE for seat in self.seats) and not self.endings.records:
+                return
+            acted = self.turns is not None and self.turns.act()
+            while self.endings.records:
+                yield self.endings.records.popleft()
+            if self.endings.stopped:
+                return
+            # nothing to compute: wait for a worker. With something computed: only take what is
+            # there already.
+            patience_s = LOOK_AROUND_S if self.turns is None else self.turns.patience_s()
+            for seat in self.seats.answered(0.0 if acted else patience_s):
+                self.answers.take(seat)
+            for seat in self.seats.overdue():
+                self._lose(seat)
+
+    def _lose(self, seat: Seat) -> None:
+        """The seat's worker has not answered in the time allowed to it."""
+        if seat.thinking:
+            raise PolicyUnavailable(
+                f"policy {self.work.policy.name!r} gave no answer within policy_timeout_s={self.work.config.policy_timeout_s:g} s, "
+                f"in worker {seat.number}, episode {seat.job.spec}"
+            )
+        allowed = {Phase.STARTING: "start", Phase.PREPARING: "build and reset"}.get(
+            seat.phase, "step"
+        )
+        self.endings.lose(
+            seat,
+            WorkerHung(f"worker {seat.number} gave no answer in the time allowed to {allowed}"),
+        )
+
+# %% ../../nbs/evaluation/runner.ipynb #176a44be
+def _check_placement(policy: Policy, placement: str) -> None:
+    """ValueError for a policy that can't run there."""
+    if placement not in policy.placements:
+        raise ValueError(
+            f"policy {policy.name!r} does not run in placement={placement!r}; it allows {', '.join(policy.placements)}"
+        )
+    if placement == "worker" and policy.spec is None:
+        raise ValueError(
+            f"policy {policy.name!r} is a Python object that no worker can build; use placement='driver', or pass 'my_module:MyPolicy'"
+        )
+
 # %% ../../nbs/evaluation/runner.ipynb #09fb62ec
 _HOST = "lerobot_nb.evaluation.host:EpisodeHost"
 
@@ -308,7 +367,7 @@ class Runner:
                 self._caller, self._seats, self._endings, config, self.slots, self.max_batch
             )
             self._endings.leave_turn = self._turns.leave
-        self._work = _WorkGiver(
+        work = _WorkGiver(
             plan,
             self.schedule,
             factory_of,
@@ -321,7 +380,7 @@ class Runner:
             run_folder,
             video_path_of,
         )
-        self._answers = _AnswerTaker(self._work, config)
+        self._loop = _Loop(work, _AnswerTaker(work, config))
         # called several times a second while the run goes on, in its thread: it may wait (a pause)
         # or raise KeyboardInterrupt (a stop)
         self.each_turn: Callable[[], object] = lambda: None
@@ -369,7 +428,7 @@ class Runner:
         self._seats.open()
         try:
             if not self.stopped:
-                yield from self._loop()
+                yield from self._loop.records(lambda: self.each_turn())
         finally:
             try:
                 self._seats.close()
@@ -383,57 +442,4 @@ class Runner:
         now = time.perf_counter()
         return self.times.slot_s + sum(
             now - seat.begun for seat in self._seats if seat.holds_episode
-        )
-
-    def _loop(self) -> Iterator[EpisodeRecord]:
-        seats, schedule, records, turns = (
-            self._seats,
-            self.schedule,
-            self._endings.records,
-            self._turns,
-        )
-        while True:
-            self.each_turn()
-            for seat in seats:
-                if seat.phase is Phase.IDLE and schedule.n_left:
-                    self._work.give(seat)
-            if all(seat.phase is Phase.IDLE for seat in seats) and not records:
-                return
-            acted = turns is not None and turns.act()
-            while records:
-                yield records.popleft()
-            if self.stopped:
-                return
-            # nothing to compute: wait for a worker. With something computed: only take what is
-            # there already.
-            for seat in seats.answered(
-                0.0 if acted else turns.patience_s() if turns is not None else LOOK_AROUND_S
-            ):
-                self._answers.take(seat)
-            for seat in seats.overdue():
-                if seat.thinking:
-                    raise PolicyUnavailable(
-                        f"policy {self.policy.name!r} gave no answer within policy_timeout_s={self.config.policy_timeout_s:g} s, "
-                        f"in worker {seat.number}, episode {seat.job.spec}"
-                    )
-                allowed = {Phase.STARTING: "start", Phase.PREPARING: "build and reset"}.get(
-                    seat.phase, "step"
-                )
-                self._endings.lose(
-                    seat,
-                    WorkerHung(
-                        f"worker {seat.number} gave no answer in the time allowed to {allowed}"
-                    ),
-                )
-
-
-def _check_placement(policy: Policy, placement: str) -> None:
-    """ValueError for a policy that can't run there."""
-    if placement not in policy.placements:
-        raise ValueError(
-            f"policy {policy.name!r} does not run in placement={placement!r}; it allows {', '.join(policy.placements)}"
-        )
-    if placement == "worker" and policy.spec is None:
-        raise ValueError(
-            f"policy {policy.name!r} is a Python object that no worker can build; use placement='driver', or pass 'my_module:MyPolicy'"
         )
