@@ -90,13 +90,8 @@ class Endings:
         seats: Seats,
         leave_turn: Callable[[Seat], None] = lambda seat: None,
     ) -> None:
-        self.n_planned, self.config, self.schedule, self.seats, self.leave_turn = (
-            n_planned,
-            config,
-            schedule,
-            seats,
-            leave_turn,
-        )
+        self.n_planned, self.config, self.schedule = n_planned, config, schedule
+        self.seats, self.leave_turn = seats, leave_turn
         self.attempts = Attempts(config.max_retries)
         self.records: deque[EpisodeRecord] = deque()
         self.n_errors = 0
@@ -158,23 +153,7 @@ class Endings:
 
     def record_error(self, seat: Seat, error: str) -> None:
         """Record an error without trying again. Steps of an attempt that was lost are not counted."""
-        job = seat.job
-        spec, task = job.spec, job.task
-        self.finish(
-            seat,
-            EpisodeRecord(
-                suite=spec.suite,
-                task_id=spec.task_id,
-                task=task.name,
-                task_description=task.description,
-                episode_index=spec.episode_index,
-                seed=spec.seed,
-                init_state_id=spec.init_state_id,
-                end_reason=EndReason.ERROR,
-                error=error,
-                attempt=job.attempt,
-            ),
-        )
+        self.finish(seat, seat.job.error_record(error))
 
     def lose(self, seat: Seat, fault: Exception) -> None:
         """The worker died or hung, or its environment raised: a new worker, and the episode again,

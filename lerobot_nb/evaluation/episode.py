@@ -54,6 +54,26 @@ class EpisodeJob:
     success_at: SuccessAt = SuccessAt.EVER
     clip_actions: bool = False
 
+    def blank_record(self, task: TaskInfo | None = None) -> EpisodeRecord:
+        """Says which episode it is and which attempt this was; what the episode gave is to be
+        filled in. task: with the instruction that the episode had; default: the job's own.
+        """
+        spec, task = self.spec, task or self.task
+        return EpisodeRecord(
+            suite=spec.suite,
+            task_id=spec.task_id,
+            task=task.name,
+            task_description=task.description,
+            episode_index=spec.episode_index,
+            seed=spec.seed,
+            init_state_id=spec.init_state_id,
+            attempt=self.attempt,
+        )
+
+    def error_record(self, error: str) -> EpisodeRecord:
+        """Of an episode that gave nothing, and why."""
+        return replace(self.blank_record(), end_reason=EndReason.ERROR, error=error)
+
 # %% ../../nbs/evaluation/episode.ipynb #b0c8ef49
 # with these an environment refuses an action
 _REFUSALS = (AssertionError, ValueError, TypeError, IndexError, KeyError)
@@ -210,7 +230,6 @@ class EpisodeRun:
         error
             The episode could not be finished, and this is why.
         """
-        spec, task = self.job.spec, self.task
         reports = self._success if error is None else None
         video_path = self._close_video(
             keep=not (self.job.only_failures and self.success is True and error is None)
@@ -218,14 +237,8 @@ class EpisodeRun:
         wall_s = self.reset_s + (
             time.perf_counter() - self._began if self._began is not None else 0.0
         )
-        return EpisodeRecord(
-            suite=spec.suite,
-            task_id=spec.task_id,
-            task=task.name,
-            task_description=task.description,
-            episode_index=spec.episode_index,
-            seed=spec.seed,
-            init_state_id=spec.init_state_id,
+        return replace(
+            self.job.blank_record(self.task),
             success=reports.success if reports else None,
             success_step=reports.success_step if reports else None,
             n_success_steps=reports.n_success_steps if reports else None,
@@ -240,7 +253,6 @@ class EpisodeRun:
             sim_s=self.sim_s,
             render_s=self.render_s,
             video_path=video_path,
-            attempt=self.job.attempt,
         )
 
     # the video: what goes wrong with it is written into the record, and the episode goes on

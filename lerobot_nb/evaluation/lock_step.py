@@ -6,34 +6,25 @@
 __all__ = []
 
 # %% ../../nbs/evaluation/lock_step.ipynb #d1c44f7e
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from .config import EvalConfig
-from .endings import Endings
-from .seats import Phase, Seat, Seats
+from ..envs.types import Observation
+from .seats import Phase, Seat
 from .turns import Turns
-from ..policies.asking import PolicyCaller
 
 # %% ../../nbs/evaluation/lock_step.ipynb #7f7e5402
+@dataclass(eq=False)
 class LockStep(Turns):
     """All slots begin together and act together."""
 
-    def __init__(
-        self,
-        caller: PolicyCaller,
-        seats: Seats,
-        endings: Endings,
-        config: EvalConfig,
-        slots: int,
-        max_batch: int,
-    ) -> None:
-        super().__init__(caller, seats, endings, config, slots, max_batch)
-        # the seats that began together; None where the episode is over
-        self._cohort: list[Seat | None] = []
-        self._cohort_slots: list[int] = []  # their slots, which end together
-        self._rows: list[Seat] = []  # stand in for seats whose episode is over
+    # the seats that began together; None where the episode is over
+    _cohort: list[Seat | None] = field(init=False, default_factory=list)
+    # their slots, which end together
+    _cohort_slots: list[int] = field(init=False, default_factory=list)
+    # stand in for seats whose episode is over
+    _rows: list[Seat] = field(init=False, default_factory=list)
 
     def act(self) -> bool:
         if not self._cohort and not self._begin_cohort():
@@ -110,7 +101,7 @@ class LockStep(Turns):
         self._cohort, self._cohort_slots = [], []
 
 
-def _copy(observation: object) -> Any:
+def _copy(observation: Observation) -> Observation:
     if isinstance(observation, dict):
         return {key: _copy(value) for key, value in observation.items()}
     return np.array(observation)

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ..envs.workers import WorkerFault
 from .config import EvalConfig
@@ -22,6 +23,7 @@ from ..policies.base import PolicyLost
 _log = logging.getLogger(__name__)
 
 # %% ../../nbs/evaluation/turns.ipynb #dced3ffb
+@dataclass(eq=False)
 class Turns(ABC):
     """The episodes that have been prepared, those that wait for the policy, and the slots that are
     free.
@@ -32,26 +34,19 @@ class Turns(ABC):
         Largest batch that the policy is given.
     """
 
-    def __init__(
-        self,
-        caller: PolicyCaller,
-        seats: Seats,
-        endings: Endings,
-        config: EvalConfig,
-        slots: int,
-        max_batch: int,
-    ) -> None:
-        self.caller, self.seats, self.endings, self.config, self.max_batch = (
-            caller,
-            seats,
-            endings,
-            config,
-            max_batch,
-        )
-        self.n_slots, self.free_slots = slots, list(range(slots))[::-1]
-        self.prepared: deque[Seat] = deque()
-        self.waiting: list[Seat] = []
-        self.waiting_since = 0.0
+    caller: PolicyCaller
+    seats: Seats
+    endings: Endings
+    config: EvalConfig
+    n_slots: int
+    max_batch: int
+    free_slots: list[int] = field(init=False)
+    prepared: deque[Seat] = field(init=False, default_factory=deque)
+    waiting: list[Seat] = field(init=False, default_factory=list)
+    waiting_since: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.free_slots = list(range(self.n_slots))[::-1]
 
     @abstractmethod
     def act(self) -> bool:
