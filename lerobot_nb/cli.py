@@ -249,9 +249,7 @@ def _print_result(folder: Path) -> None:
     errors = [record for record in records if record.end_reason == "error"]
     for record in errors[:5]:
         print(
-            terminal_text(
-                f"error in {'/'.join(map(str, record.key))}: {outcome(record).removeprefix('error: ')}"
-            )
+            terminal_text(f"error in {record.episode}: {outcome(record).removeprefix('error: ')}")
         )
     if len(errors) > 5:
         command = shlex.join(["lerobot-nb", "failures", str(folder)])
@@ -436,31 +434,18 @@ def failures_command(argv: Sequence[str]) -> int:
 
 
 def _failures(folder: Path, errors_only: bool) -> list[dict[str, str]]:
-    from lerobot_nb.results.eval_info import reports_success
-    from lerobot_nb.results.outcomes import EpisodeTally, Outcome, outcome_of
     from lerobot_nb.results.pictures import outcome
     from lerobot_nb.results.report import Report
-    from lerobot_nb.results.run_folder import episode_command
 
-    report = Report(folder)
-    records = report.records()
-    tally = EpisodeTally(reports_success(report.manifest or {}), records)
-    rows = []
-    for record in records:
-        counts_as = outcome_of(
-            record.end_reason, record.success, tally.has_success(record.suite, record.task_id)
-        )
-        if counts_as is Outcome.ERROR or (counts_as is Outcome.FAILURE and not errors_only):
-            episode = "/".join(map(str, record.key))
-            rows.append(
-                {
-                    "episode": episode,
-                    "counts_as": counts_as.value,
-                    "outcome": outcome(record),
-                    "command": episode_command(folder, record.key),
-                }
-            )
-    return rows
+    return [
+        {
+            "episode": one.record.episode,
+            "counts_as": one.counts_as.value,
+            "outcome": outcome(one.record),
+            "command": one.command,
+        }
+        for one in Report(folder).failed_episodes(errors_only)
+    ]
 
 
 def _to_confirm(folder: Path) -> str | None:

@@ -6,8 +6,6 @@
 __all__ = ['LiveEval']
 
 # %% ../../nbs/evaluation/live.ipynb #68ebec26
-import base64
-import io
 import os
 import shlex
 import threading
@@ -19,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from .evaluate import EvalRun, evaluate
 from .progress import Progress
 from .watching import RunState, watch_run
-from ..results.browser import has_front_end
+from ..results.browser import BLUE, has_front_end
 from ..results.escaping import html_text
 from ..results.outcomes import CountedEpisode
-from ..results.pictures import first_and_last_frame
+from ..results.pictures import first_and_last_frame, jpeg_url
 from ..results.records import EpisodeRecord
 from ..results.run_folder import RunFolder, RunFolderError, new_run_path
 
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     import ipywidgets
 
 # %% ../../nbs/evaluation/live.ipynb #3bade12f
-BLUE = "#2288CC"
-
-
 def progress_page(progress: Progress, state: str, messages: list[str]) -> str:
     """HTML: how far it is, how well it goes."""
     rate = progress.counts.rate
@@ -65,27 +60,16 @@ def last_pictures(files: RunFolder, records: list[EpisodeRecord], width: int = 1
         except (RunFolderError, ValueError) as error:
             content = f"<i>{html_text(error)}</i>"
         else:
-            content = f'<img width="{width}" alt="last frame" src="data:image/jpeg;base64,{_jpeg(picture, width)}">'
-        name = "/".join(map(str, record.key))
+            content = f'<img width="{width}" alt="last frame" src="{jpeg_url(picture, width)}">'
         outcome = {True: "success", False: "failure", None: str(record.end_reason)}[record.success]
         figures.append(
-            f'<figure style="margin:0;width:{width}px">{content}<figcaption style="font-size:80%">{html_text(name)}: {outcome}</figcaption></figure>'
+            f'<figure style="margin:0;width:{width}px">{content}<figcaption style="font-size:80%">{html_text(record.episode)}: {outcome}</figcaption></figure>'
         )
     return (
         f'<div style="display:flex;flex-wrap:wrap;gap:.6em">{"".join(figures)}</div>'
         if figures
         else ""
     )
-
-
-def _jpeg(picture: Any, width: int) -> str:
-    from PIL import Image
-
-    image = Image.fromarray(picture)
-    image.thumbnail((2 * width, 2 * width))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    return base64.b64encode(buffer.getvalue()).decode()
 
 # %% ../../nbs/evaluation/live.ipynb #e5990285
 class Controls:

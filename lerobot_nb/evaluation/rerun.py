@@ -45,7 +45,7 @@ def rerun_episode(
         folder, trust=trust, policy=policy, benchmark=benchmark
     )
     files = RunFolder(folder)
-    records = {"/".join(map(str, record.key)): record for record in files.records()}
+    records = {record.episode: record for record in files.records()}
     if episode not in records:
         some = ", ".join(list(records)[:5])
         raise ValueError(

@@ -357,13 +357,9 @@ def _run_episodes(
             if record.error is not None:
                 _log.warning(
                     "episode %s: %s",
-                    terminal_text("{}/{}/{}".format(*record.key)),
+                    terminal_text(record.episode),
                     terminal_text(record.error.strip().splitlines()[0]),
-                    extra={
-                        "event": "error",
-                        "episode": "{}/{}/{}".format(*record.key),
-                        "attempt": record.attempt,
-                    },
+                    extra={"event": "error", "episode": record.episode, "attempt": record.attempt},
                 )
             if progress is not None:
                 progress.update(record, finished.n_steps + runner.times.n_steps)

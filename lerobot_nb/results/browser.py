@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .escaping import html_text, terminal_text
 from .eval_info import reports_success
-from .outcomes import EpisodeTally, Outcome, OutcomeCounts, outcome_of
+from .outcomes import EpisodeTally, Outcome, OutcomeCounts
 from .pictures import choose_videos, frame_gallery, outcome
 from .records import EpisodeRecord
 from .report import flat_items, html_items
@@ -42,14 +42,7 @@ class EpisodeTable:
     def __init__(self, records: Iterable[EpisodeRecord], reports_success: bool = False) -> None:
         self.records = list(records)
         self.tally = EpisodeTally(reports_success, self.records)
-        judges = {
-            (record.suite, record.task_id): self.tally.has_success(record.suite, record.task_id)
-            for record in self.records
-        }
-        self.outcomes = [
-            outcome_of(record.end_reason, record.success, judges[record.suite, record.task_id])
-            for record in self.records
-        ]
+        self.outcomes = [self.tally.outcome(record) for record in self.records]
 
     def suites(self) -> list[str]:
         """All of them, in order."""
@@ -295,9 +288,7 @@ class EpisodeBrowser:
             Outcome.NOT_JUDGED: "·",
         }[self.table.outcomes[number]]
         film = " ▸" if record.video_path else ""
-        return terminal_text(
-            f"{mark} {record.suite}/{record.task_id}/{record.episode_index} {record.task[:24]}{film}"
-        )
+        return terminal_text(f"{mark} {record.episode} {record.task[:24]}{film}")
 
     def _details(self) -> str:
         record = self.record
@@ -309,7 +300,7 @@ class EpisodeBrowser:
             curve = f"<i>{html_text(error)}</i>"
         else:
             curve = reward_curve(rewards) if rewards else ""
-        title = f"{'/'.join(map(str, record.key))} {record.task}: {outcome(record)}"
+        title = f"{record.episode} {record.task}: {outcome(record)}"
         return (
             f"<div><b>{html_text(title)}</b></div>"
             f"<div>{reward_points(self.table, self.numbers, self.chosen)}</div><div>{curve}</div>"

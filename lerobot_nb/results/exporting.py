@@ -19,7 +19,7 @@ from lerobot_nb.envs.files import write_whole
 from lerobot_nb.envs.types import Untyped
 from lerobot_nb.results.dataset import RecordedSteps, recorded_steps
 from lerobot_nb.results.eval_info import reports_success
-from lerobot_nb.results.outcomes import EpisodeTally, outcome_of
+from lerobot_nb.results.outcomes import EpisodeTally
 from lerobot_nb.results.records import EpisodeRecord, judged_records, write_text_atomic
 from lerobot_nb.results.report import Report
 from lerobot_nb.results.run_folder import RunFolderError
@@ -41,14 +41,8 @@ def episodes_frame(
         records = report.records()
         judges = reports_success(report.manifest or {})
         tally = EpisodeTally(judges, records)
-        has_success = {
-            task: tally.has_success(*task) for task in {record.key[:2] for record in records}
-        }
         columns["run"] += [report.folder.name] * len(records)
-        columns["outcome"] += [
-            outcome_of(record.end_reason, record.success, has_success[record.key[:2]]).value
-            for record in records
-        ]
+        columns["outcome"] += [tally.outcome(record).value for record in records]
         judged = judged_records(records, judges)
         for name in _KINDS:
             columns[name] += [getattr(record, name) for record in judged]
@@ -224,7 +218,7 @@ def write_rerun(
         raise ImportError("a Rerun recording needs: pip install 'lerobot-nb[rerun]'") from error
     report = Report(folder)
     records = judged_records(report.records(), reports_success(report.manifest or {}))
-    by_name = {"/".join(map(str, record.key)): record for record in records}
+    by_name = {record.episode: record for record in records}
     unknown = [name for name in episodes if name not in by_name]
     if unknown:
         raise ValueError(

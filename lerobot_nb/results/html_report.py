@@ -36,7 +36,7 @@ from lerobot_nb.results.pictures import (
 )
 from lerobot_nb.results.records import EpisodeRecord, judged_records, write_text_atomic
 from lerobot_nb.results.report import Report
-from lerobot_nb.results.run_folder import RunFolderError, episode_command, video_name
+from lerobot_nb.results.run_folder import RunFolderError, video_name
 from lerobot_nb.results.tables import html_table
 
 if TYPE_CHECKING:
@@ -228,18 +228,14 @@ def _video_sections(
 
 def _again_section(report: Report) -> list[tuple[str, str, str]]:
     """Failed episodes and errors, and the command that runs each again."""
-    failed = [
-        record for record in _judged(report) if record.success is False or not record.evaluated
-    ]
+    failed = report.failed_episodes()
     if not failed:
         return []
     lines = []
-    for record in failed[:200]:
-        episode = "/".join(map(str, record.key))
-        command = episode_command(report.folder, record.key)
+    for one in failed[:200]:
         lines.append(
-            f"<li>{html_text(episode)}: {html_text(outcome(record))}"
-            f"<pre>{html_text(terminal_text(command))}</pre></li>"
+            f"<li>{html_text(one.record.episode)}: {html_text(outcome(one.record))}"
+            f"<pre>{html_text(terminal_text(one.command))}</pre></li>"
         )
     more = f"<p>{len(failed) - 200} more: lerobot-nb failures</p>" if len(failed) > 200 else ""
     content = f"<details><summary>{len(failed)} episodes</summary><ul>{''.join(lines)}</ul>{more}</details>"

@@ -43,7 +43,7 @@ def merge_records(
                         for field in differing[:4]
                     )
                     raise ValueError(
-                        f"episode {'/'.join(map(str, record.key))} is in {known[0]} and in {name}, and differs: {values}. "
+                        f"episode {record.episode} is in {known[0]} and in {name}, and differs: {values}. "
                         "Runs of the same episode give the same outcome; find out which run is wrong, and leave it out"
                     )
     return [merged[key] for key in sorted(merged)]

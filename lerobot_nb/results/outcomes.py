@@ -198,6 +198,11 @@ class EpisodeTally:
         """Whether the task `task_id` of `suite` has a notion of success, as far as is known now."""
         return has_success(self._reports.get((suite, task_id), ()), self.reports_success)
 
+    def outcome(self, episode: CountedEpisode) -> Outcome:
+        """What the episode counts as, by what is known of its task now. It must have been added."""
+        judges = self.has_success(episode.suite, episode.task_id)
+        return outcome_of(episode.end_reason, episode.success, judges)
+
     def of_task(self, suite: str, task_id: int) -> OutcomeCounts:
         """Counts of the task `task_id` of `suite`."""
         judges = self.has_success(suite, task_id)

@@ -102,9 +102,9 @@ def frame_gallery(
             continue
         images = []
         for which in frames:
-            source = base64.b64encode(_jpeg(pictures[which], width)).decode()
+            source = jpeg_url(pictures[which], width)
             images.append(
-                f'<img width="{width}" style="margin:0 2px 0 0;display:inline" alt="{which} frame" src="data:image/jpeg;base64,{source}">'
+                f'<img width="{width}" style="margin:0 2px 0 0;display:inline" alt="{which} frame" src="{source}">'
             )
         caption = name + (f": {outcome(record)}" if "last" in frames else "")
         figures.append(_figure("".join(images), caption, (width + 2) * len(images)))
@@ -144,7 +144,10 @@ def first_and_last_frame(path: str | os.PathLike[str]) -> "tuple[UInt8Array, UIn
     return first.to_ndarray(format="rgb24"), last.to_ndarray(format="rgb24")
 
 
-def _jpeg(picture: "UInt8Array", width: int) -> bytes:
+def jpeg_url(picture: "UInt8Array", width: int) -> str:
+    """The picture (H, W, 3) inside of its own address, for an HTML page that shows it `width`
+    points wide.
+    """
     from PIL import Image
 
     image = Image.fromarray(picture)
@@ -154,7 +157,7 @@ def _jpeg(picture: "UInt8Array", width: int) -> bytes:
         )
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=85)
-    return buffer.getvalue()
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _figure(content: str, caption: str, width: int) -> str:

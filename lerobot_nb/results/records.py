@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast, get_args
 
 from ..envs.files import open_no_link, write_whole
 from .json_checks import parse_json
-from .outcomes import EndReason, EpisodeTally, Outcome, outcome_of
+from .outcomes import EndReason, EpisodeTally, Outcome
 
 # %% ../../nbs/results/records.ipynb #4fcd0c90
 def strict_json(
@@ -185,6 +185,11 @@ class EpisodeRecord:
         return self.suite, self.task_id, self.episode_index
 
     @property
+    def episode(self) -> str:
+        """suite/task_id/episode_index, as `rerun_episode` and `lerobot-nb rerun` take it."""
+        return "/".join(map(str, self.key))
+
+    @property
     def evaluated(self) -> bool:
         """Whether the episode says anything about the policy: it came to an end of its own."""
         return self.end_reason is not EndReason.ERROR
@@ -347,19 +352,7 @@ def judged_records(
     records = list(records)
     tally = EpisodeTally(reports_success, records)
     as_counted = {Outcome.SUCCESS: True, Outcome.FAILURE: False}
-    return [
-        replace(
-            record,
-            success=as_counted.get(
-                outcome_of(
-                    record.end_reason,
-                    record.success,
-                    tally.has_success(record.suite, record.task_id),
-                )
-            ),
-        )
-        for record in records
-    ]
+    return [replace(record, success=as_counted.get(tally.outcome(record))) for record in records]
 
 # %% ../../nbs/results/records.ipynb #c7a83a98
 def same_episode(

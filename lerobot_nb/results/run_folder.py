@@ -362,7 +362,7 @@ class RunFolder:
         """
         _check_kinds(self.path)
         for record in self.every_record():
-            where = f"{self.episodes_path}: the record of episode {'/'.join(map(str, record.key))}"
+            where = f"{self.episodes_path}: the record of episode {record.episode}"
             if record.key not in seeds:
                 raise RunFolderError(
                     f"{where} is not of this run, whose plan does not hold it; delete its line"
