@@ -144,9 +144,11 @@ def _plot_names(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 # %% ../../nbs/results/figures.ipynb #474f59b8
 def reward_plot(eval_info: Mapping[str, Any]) -> "Figure":
-    """Sum of rewards of every episode, by task. Successes and failures differ in colour and in
-    shape.
+    """Sum of rewards of every episode, by task, their mean, and its 95 % interval where a task has
+    ten episodes or more. Successes and failures differ in colour and in shape.
     """
+    from lerobot_nb.results.statistics import bootstrap_mean_interval
+
     tasks = eval_info["per_task"]
     figure, (axis,) = new_figure(8, _height(len(tasks)))
     labelled: set[str] = set()
@@ -161,8 +163,11 @@ def reward_plot(eval_info: Mapping[str, Any]) -> "Figure":
         if known:
             mean = sum(reward for reward, _ in known) / len(known)
             axis.plot([mean, mean], [row - 0.35, row + 0.35], color=INK, linewidth=2)
+            if len(known) >= 10:
+                ends = bootstrap_mean_interval([[reward for reward, _ in known]], n_resamples=2000)
+                axis.plot(ends, [row + 0.35] * 2, color=INK, linewidth=3, solid_capstyle="butt")
     _rows(axis, _plot_names(tasks))
-    axis.set_xlabel("sum of rewards of an episode; the line is the mean")
+    axis.set_xlabel("sum of rewards of an episode; lines: the mean and its 95 % interval")
     if labelled:
         _legend(figure, len(labelled))
     return figure

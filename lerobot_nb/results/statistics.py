@@ -305,8 +305,11 @@ def bootstrap_mean_interval(
     n_resamples: int = 4000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of the mean over all episodes. ValueError where there is no value, or one
-    that is not finite.
+    """Bootstrap-t interval of the mean over all episodes (Hall, Annals of Statistics 16, 1988): the
+    quantiles are those of the resampled mean's distance from the mean, in units of its own standard
+    error. Where all values of each task are the same, both ends are the mean.
+
+    Fewer than ten values a task make it rough. It may reach beyond the values that are possible.
 
     Parameters
     ----------
@@ -316,6 +319,12 @@ def bootstrap_mean_interval(
         Number of bootstrap samples.
     seed
         Seed of the resampling.
+
+    Raises
+    ------
+    ValueError
+        Where there is no value, or one that is not finite; where a task has a single one (for
+        "episodes"), or there is a single task (for "tasks").
     """
     tasks = [np.asarray(value, float).ravel() for value in values]
     tasks = [task for task in tasks if len(task)]
@@ -325,26 +334,51 @@ def bootstrap_mean_interval(
         raise ValueError(
             "the values hold NaN or infinity: name the episodes they come from, and exclude them deliberately"
         )
-    sizes, sums = (
-        np.array([len(task) for task in tasks], float),
-        np.array([task.sum() for task in tasks]),
-    )
-    rng = np.random.default_rng(seed)
-    if resample == "tasks":
-        weights = rng.multinomial(
-            len(tasks), np.full(len(tasks), 1 / len(tasks)), n_resamples
-        ).astype(float)
-        low, high = _quantile_ends(
-            weights @ sums / (weights @ sizes), expanded_tail(len(tasks), confidence)
-        )
-    elif resample == "episodes":
-        totals = np.zeros(n_resamples)
-        for task in tasks:
-            totals += rng.choice(task, (n_resamples, len(task))).sum(1)
-        low, high = _quantile_ends(totals / sizes.sum(), (1 - _checked_confidence(confidence)) / 2)
-    else:
+    if resample not in ("episodes", "tasks"):
         raise ValueError(f"resample must be 'episodes' or 'tasks', got {resample!r}")
-    return float(low), float(high)
+    tail = (1 - _checked_confidence(confidence)) / 2
+    # squares of large numbers would overflow
+    scale = max(float(np.abs(task).max()) for task in tasks) or 1.0
+    tasks = [task / scale for task in tasks]
+    n_values, rng = sum(map(len, tasks)), np.random.default_rng(seed)
+    mean = sum(float(task.sum()) for task in tasks) / n_values
+    sums, variances = np.zeros(n_resamples), np.zeros(n_resamples)
+    if resample == "tasks":
+        if len(tasks) < 2:
+            raise ValueError(
+                "tasks can't be resampled where there is only one: the spread between tasks is unknown; use resample='episodes'"
+            )
+        parts = np.array([task.sum() - mean * len(task) for task in tasks])
+        sizes = np.array([len(task) for task in tasks], float)
+        known = len(tasks) * float(parts.var(ddof=1))
+        drawn = rng.integers(0, len(tasks), (n_resamples, len(tasks)))
+        share = n_values / sizes[drawn].sum(1)
+        sums = share * parts[drawn].sum(1)  # of a ratio: the drawn tasks have other sizes
+        residuals = parts[drawn] - (sums / n_values)[:, None] * sizes[drawn]
+        variances = share**2 * len(tasks) * residuals.var(1, ddof=1)
+    else:
+        single = sum(len(task) == 1 for task in tasks)
+        if single:
+            raise ValueError(
+                f"{single} of {len(tasks)} tasks have a single value, whose spread is unknown: run more episodes, or use resample='tasks'"
+            )
+        known = sum(len(task) * float(task.var(ddof=1)) for task in tasks)
+        block = max(1, 2_000_000 // max(map(len, tasks)))  # resamples at a time, for the memory
+        for start in range(0, n_resamples, block):
+            rows = slice(start, min(start + block, n_resamples))
+            for task in tasks:
+                # around their mean: small numbers keep their digits
+                values_drawn = (task - task.mean())[
+                    rng.integers(0, len(task), (rows.stop - rows.start, len(task)))
+                ]
+                sums[rows] += values_drawn.sum(1)
+                variances[rows] += len(task) * values_drawn.var(1, ddof=1)
+    if known == 0:
+        return mean * scale, mean * scale
+    # a resample of one value again and again has no spread of its own
+    distances = sums / np.sqrt(np.maximum(variances, 0.01 * known))
+    low, high = mean - np.quantile(distances, [1 - tail, tail]) * math.sqrt(known) / n_values
+    return float(low) * scale, float(high) * scale
 
 # %% ../../nbs/results/statistics.ipynb #030bf820
 # where 95 % intervals for tasks like these hold the truth in 93 to 97 % (guide "statistics")

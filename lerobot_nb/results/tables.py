@@ -187,6 +187,31 @@ def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
         return None
     return f"{n_evaluated - n_judged} of {n_evaluated} evaluated episodes are not judged: their tasks report no success."
 
+
+def reward_note(eval_info: Mapping[str, Any]) -> str | None:
+    """A sentence with the interval of the mean reward, where no episode is judged and the reward is
+    all there is. None elsewhere, and where a task has a single reward, or none of them differ.
+    """
+    if eval_info["overall"].get("n_judged"):
+        return None
+    rewards = [
+        [reward for reward in task["metrics"]["sum_rewards"] if reward is not None]
+        for task in eval_info["per_task"]
+    ]
+    rewards = [of_task for of_task in rewards if of_task]
+    if not any(len(set(one)) > 1 for one in rewards) or any(len(one) == 1 for one in rewards):
+        return None
+    from lerobot_nb.results.statistics import bootstrap_mean_interval
+
+    n_rewards = sum(map(len, rewards))
+    low, high = bootstrap_mean_interval(rewards, n_resamples=2000)
+    tasks = "this task" if len(rewards) == 1 else "these tasks"
+    rough = ". With fewer than ten episodes a task it is rough" * (min(map(len, rewards)) < 10)
+    return (
+        f"Mean reward {_number(sum(map(sum, rewards)) / n_rewards)}: 95 % interval {_number(low)} to {_number(high)} "
+        f"for new episodes of {tasks} (bootstrap){rough}."
+    )
+
 # %% ../../nbs/results/tables.ipynb #c6294e27
 def _notes(eval_info: Mapping[str, Any]) -> list[str]:
     """Sentences for below the table."""
@@ -194,6 +219,7 @@ def _notes(eval_info: Mapping[str, Any]) -> list[str]:
         settled_note(eval_info),
         clustered_sums(eval_info)[2],
         not_judged_note(eval_info),
+        reward_note(eval_info),
         pass_hat_note(eval_info),
         at_end_note(eval_info),
     )
