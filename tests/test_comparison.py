@@ -1,6 +1,8 @@
 """Comparisons of runs: against statsmodels, SciPy and robostats, by simulation, and on real runs of Meta-World."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -418,8 +420,6 @@ def folders(tmp_path):
 )
 def test_command(names, options, code, said, folders, tmp_path, capsys):
     if "good2" in names:
-        import shutil
-
         folders["good2"] = shutil.copytree(folders["good"], tmp_path / "good2")
     try:
         returned = compare_command(
@@ -430,6 +430,13 @@ def test_command(names, options, code, said, folders, tmp_path, capsys):
     captured = capsys.readouterr()
     assert returned == code and said in captured.out + captured.err
     assert "Traceback" not in captured.err
+
+
+def test_no_difference_has_no_sign(folders, tmp_path, capsys):
+    again = shutil.copytree(folders["good"], tmp_path / "again")
+    assert compare_command([folders["good"], str(again)]) == 0
+    said = capsys.readouterr().out
+    assert "difference 0.0 points" in said and not re.search(r"[+-]0\.0\b", said), said
 
 
 def test_command_prints_json(folders, capsys):

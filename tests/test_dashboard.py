@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,23 @@ def test_damaged_files_are_left_out_by_name(tmp_path, damage):
     assert len(results) == 1 and len(problems) == 2
     assert all("_bad" in problem and "left out" in problem for problem in problems)
     assert "left out" in health_html(benchmark_health(results), problems)
+
+
+@pytest.mark.parametrize("field", ["started", "finished"])
+def test_the_date_that_is_wrong_is_named(field, tmp_path):
+    damage = {"version": 3, "started": None, "finished": None, "pc_success_at_end": None}
+    damage |= {"pc_pass_hat_k": None, "settled": None, "pc_success_cs": None}
+    damage |= {field: "yesterday"}
+    write(tmp_path / "2026-11-02_bad", 10, replaced=damage)
+    results, problems = read_results(tmp_path)
+    assert not results and f"{field} is not a date: 'yesterday'" in problems[0], problems
+
+
+def test_no_change_has_no_sign(tmp_path):
+    write(tmp_path / "2026-11-01", 10)
+    write(tmp_path / "2026-11-02", 10)
+    page = health_markdown(benchmark_health(read_results(tmp_path)[0]))
+    assert " 0 points " in page and not re.search(r"[+\-−]0 points", page), page
 
 
 def test_names_of_others_do_nothing(tmp_path):

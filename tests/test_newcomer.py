@@ -197,3 +197,12 @@ def test_failures_of_an_own_policy_say_what_rerun_asks_for(tmp_path, monkeypatch
     assert main([*words, "--no_video", "--policy", "stumbling:Stumbling"]) == 0
     known = evaluate(env, "random", config, output_dir="known").folder
     assert main(["failures", str(known)]) == 0 and "--policy" not in capsys.readouterr().out
+
+
+def test_a_mistyped_gym_id_is_named_before_the_policy_it_has_not(tmp_path, capsys):
+    command = "eval --benchmark gym --task CartPol-v1 --n_episodes 1"
+    assert main([*command.split(), "--output_dir", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "'CartPol-v1' is not known" in said and "CartPole" in said, said
+    with pytest.raises(ValueError, match="no scripted expert"):
+        make_policy("expert", make_env_config("gym", task="CartPole-v1"))

@@ -343,15 +343,16 @@ class EvalParameters:
                 raise ValueError(
                     f"{name}={fields[name]!r}: benchmark {self.benchmark!r} has no {'presets' if name == 'preset' else name}; leave {name} out{cure}"
                 )
-        fields = (
-            policy_wishes(self.policy, config_class, **_dictionary(self.policy_kwargs)) | fields
-        )
         for name in fields:
             if name not in known:
                 raise unknown_name(
                     f"env_kwargs: field of benchmark {self.benchmark!r}", name, known
                 )
-        return make_env_config(self.benchmark, **fields)
+        config = make_env_config(self.benchmark, **fields)
+        wishes = policy_wishes(self.policy, config, **_dictionary(self.policy_kwargs))
+        return dataclasses.replace(
+            config, **{name: value for name, value in wishes.items() if name not in fields}
+        )
 
     def _quick_tasks(self) -> dict[str, Any]:
         """What stands in for tasks where none are named: the configuration says it."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..envs.base import import_path, resolve
+from ..envs.config import EnvConfig
 from ..envs.types import JsonObject
 from .base import AdaptedPolicy, Policy, PolicySpec, construct
 
@@ -89,6 +90,8 @@ def policy_path(name: str, env_config: object = None) -> str:
     if name == "expert":
         path: str | None = getattr(env_config, "expert", None)
         if not path:
+            if isinstance(env_config, EnvConfig):  # a mistyped task is what was wrong first
+                env_config.check()
             known = getattr(env_config, "type", None)
             # of a class, which has no type before it is made, this is a property
             benchmark = known if isinstance(known, str) else "this environment"

@@ -25,7 +25,7 @@ from scipy.optimize import brentq
 from ..envs.errors import LerobotNbError
 from .eval_info import reports_success
 from .manifest import state_of
-from .rates import wilson_interval
+from .rates import points_text, wilson_interval
 from .records import EpisodeRecord, judged_records
 from .run_folder import RunFolder
 from .statistics import minimal_detectable_difference
@@ -693,7 +693,7 @@ def verdict(comparison: Comparison) -> str:
         for run, (k, n) in ((c.a, counts.a), (c.b, counts.b))
     )
     level = f"{100 * c.confidence:g} % interval"
-    evidence = f"difference {_points(counts.difference)} points, {level} {_range(c.interval)}, {c.test} {_p(c.p_value)}, {_pairs(counts)}"
+    evidence = f"difference {points_text(counts.difference)} points, {level} {_range(c.interval)}, {c.test} {_p(c.p_value)}, {_pairs(counts)}"
     if c.differs:
         text = f"{b_rate} succeeds {'more' if counts.difference > 0 else 'less'} often than {a_rate} {where}: {evidence}."
     else:
@@ -709,12 +709,8 @@ def verdict(comparison: Comparison) -> str:
     return text + _task_sentence(c) + _reward_sentence(c) + _protocol_sentence(c)
 
 
-def _points(value: float) -> str:
-    return f"{100 * value:+.1f}"
-
-
 def _range(interval: tuple[float, float]) -> str:
-    return f"{_points(interval[0])} to {_points(interval[1])}"
+    return f"{points_text(interval[0])} to {points_text(interval[1])}"
 
 
 def _p(p_value: float) -> str:
@@ -814,7 +810,7 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
         return [
             name,
             *("–" if not n else f"{k}/{n}" for k, n in (counts.a, counts.b)),
-            "–" if counts.difference is None else _points(counts.difference),
+            "–" if counts.difference is None else points_text(counts.difference),
             "–" if interval is None else _range(interval),
             f"{counts.only_a} / {counts.only_b}",
             *(
@@ -1052,7 +1048,7 @@ def multi_text(comparison: MultiComparison) -> str:
     for pair, p_value in zip(comparison.pairs, comparison.holm_p_values):
         if pair.counts.difference is not None and pair.interval is not None:
             lines.append(
-                f"{pair.b.name} minus {pair.a.name}: {_points(pair.counts.difference)} points ({_range(pair.interval)}), {_pairs(pair.counts)}, {_p(p_value)} (Holm)"
+                f"{pair.b.name} minus {pair.a.name}: {points_text(pair.counts.difference)} points ({_range(pair.interval)}), {_pairs(pair.counts)}, {_p(p_value)} (Holm)"
             )
     return "\n".join([*lines, "", multi_verdict(comparison)])
 
@@ -1105,7 +1101,7 @@ def gate(comparison: Comparison, worse_by: float, strict: bool = False) -> tuple
         raise ValueError(
             f"{comparison.a.name} and {comparison.b.name} have no judged episodes in common tasks: the gate can't decide"
         )
-    shown = f"{comparison.b.name} minus {comparison.a.name}: {_points(difference)} points ({_range(interval)})"
+    shown = f"{comparison.b.name} minus {comparison.a.name}: {points_text(difference)} points ({_range(interval)})"
     if strict:
         passes = interval[0] > -worse_by
         return (

@@ -18,7 +18,7 @@ from .comparison import PairCounts, difference_p_value, holm, newcombe_interval
 from .escaping import html_text, markdown_text
 from .json_checks import check_type, read_json
 from .metrics import MetricsFile, upgrade_metrics
-from .rates import SuccessRate
+from .rates import SuccessRate, points_text
 from .run_folder import MANIFEST_NAME, METRICS_NAME
 
 if TYPE_CHECKING:
@@ -95,12 +95,14 @@ def _read_result(path: Path, top: Path) -> BenchmarkResult:
 
 
 def _date(data: MetricsFile, path: Path, top: Path) -> tuple[datetime.datetime, str]:
-    said = data["finished"] or data["started"]
+    field, said = "finished", data["finished"]
+    if not said:
+        field, said = "started", data["started"]
     if said is not None:
         try:
             return _aware(said), "metrics.json"
         except ValueError:
-            raise ValueError(f"{path} is damaged: finished is not a date: {said!r:.60}") from None
+            raise ValueError(f"{path} is damaged: {field} is not a date: {said!r:.60}") from None
     for manifest in sorted(path.parent.rglob(MANIFEST_NAME)):
         try:
             content = read_json(manifest)
@@ -277,11 +279,8 @@ def _row(health: BenchmarkHealth) -> list[str]:
     change = "–"
     if health.difference is not None and health.interval is not None:
         low, high = health.interval
-        change = (
-            f"{100 * health.difference:+.0f} points [{100 * low:+.0f}, {100 * high:+.0f}]".replace(
-                "-", "−"
-            )
-        )
+        change = f"{points_text(health.difference, 0)} points [{points_text(low, 0)}, {points_text(high, 0)}]"
+        change = change.replace("-", "−")
     seconds = "–" if last.eval_s is None else f"{last.eval_s:,.0f} s"
     if health.slower is not None and not 0.67 < health.slower < 1.5:
         seconds += f" ({health.slower:.1f} × the usual)"

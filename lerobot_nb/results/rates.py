@@ -117,3 +117,9 @@ def pass_hat_rates(
         for k in ks
         if k <= fewest
     }
+
+# %% ../../nbs/results/rates.ipynb #2b1a1524
+def points_text(difference: float, digits: int = 1) -> str:
+    """A difference of two rates, such as 0.083, as "+8.3"."""
+    text = f"{100 * difference:+.{digits}f}"
+    return text if float(text) else text[1:]
