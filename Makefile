@@ -58,7 +58,7 @@ notebook :=
 benchmark :=
 else
 tools := $(STAMPS)/project $(STAMPS)/dev
-everything := gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero $(STAMPS)/dev
+everything := gl $(STAMPS)/project $(STAMPS)/metaworld $(STAMPS)/libero $(STAMPS)/tracking $(STAMPS)/dev
 notebook := $(STAMPS)/project $(STAMPS)/notebook
 benchmark := gl $(notebook) $(patsubst %,$(STAMPS)/%,$(filter $(BENCHMARKS_WITH_PACKAGES),$(BENCHMARK)))
 endif

@@ -10,7 +10,8 @@ parser = ConfigParser(delimiters=["="])
 parser.read(HERE / "settings.ini", encoding="utf-8")
 settings = parser["DEFAULT"]
 
-EXTRAS = ("metaworld", "libero", "lerobot", "notebook", "rerun", "dev")
+TRACKERS = ("tensorboard", "wandb", "trackio")
+EXTRAS = ("metaworld", "libero", "lerobot", "notebook", "rerun", *TRACKERS, "dev")
 extras = {name: settings[f"{name}_requirements"].split() for name in EXTRAS}
 extras["all"] = sorted(
     {

@@ -26,7 +26,6 @@ from lerobot_nb.training.behaviour_cloning import (
     chunk_loss,
 )
 from lerobot_nb.training.demonstrations import record_demonstrations
-from lerobot_nb.training.tracking import make_tracker
 
 TWO = EvalConfig(batch_size=2)
 ROOT = Path(__file__).resolve().parent.parent
@@ -477,17 +476,6 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(whole, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert {name: (folder / name).read_bytes() for name in before} == before
     make_policy(str(folder))
-
-
-def test_trackers_are_imported_only_when_asked(tmp_path, monkeypatch):
-    import sys
-
-    assert make_tracker(None, tmp_path).log({"a": 1.0}, 1) is None
-    monkeypatch.setitem(sys.modules, "trackio", None)
-    with pytest.raises(ImportError, match="pip install trackio"):
-        make_tracker("trackio", tmp_path)
-    with pytest.raises(ValueError, match="tensorboard"):
-        make_tracker("mlflow", tmp_path)
 
 
 def test_train_notebook_smoke(tmp_path):

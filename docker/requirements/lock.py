@@ -41,6 +41,12 @@ def direct_requirements() -> dict[str, list[str]]:
         "libero.txt": base + runtime,
         "notebook.txt": base + settings["notebook_requirements"].split(),
         "rerun.txt": base + settings["rerun_requirements"].split(),
+        "tracking.txt": base
+        + [
+            requirement
+            for name in ("tensorboard", "wandb", "trackio")
+            for requirement in settings[f"{name}_requirements"].split()
+        ],
         "dev.txt": base + settings["dev_requirements"].split(),
     }
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo, resolve
 from ..envs.errors import LerobotNbError, shown
+from ..envs.secrets import check_arguments
 from ..envs.types import ActionSpace, Batch, JsonObject, Kwargs, Processor, Untyped
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class PolicySpec:
     kwargs: Kwargs = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_arguments(self.kwargs)
         for name, value in self.kwargs.items():
             must = f"the arguments of policy {self.target} must be plain data (finite numbers, strings, lists, dicts)"
             try:

@@ -20,6 +20,12 @@ from ..envs.arguments import ArgumentParser
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+def _no_token_here(_: str) -> str:
+    raise argparse.ArgumentTypeError(
+        "a command line is seen by everybody on the machine: put the token into the environment variable LEROBOT_NB_TOKEN (--token_variable names another)"
+    )
+
+
 def serve_parser() -> argparse.ArgumentParser:
     """The options of `lerobot-nb serve`."""
     parser = ArgumentParser(
@@ -79,6 +85,7 @@ def serve_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="environment variable with the token (default: LEROBOT_NB_TOKEN)",
     )
+    parser.add_argument("--token", type=_no_token_here, help=argparse.SUPPRESS)
     parser.add_argument(
         "--no_token",
         action="store_true",

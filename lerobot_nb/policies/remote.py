@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo
+from ..envs.secrets import check_address
 from .base import Episode, Policy, PolicyLoadError, PolicyLost, PolicyUnavailable
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ TOKEN_VARIABLE = "LEROBOT_NB_TOKEN"  # where client and server look for the toke
 
 # %% ../../nbs/policies/remote.ipynb #9df39311
 PROTOCOL = 1  # of what this package's own servers say besides openpi's protocol
+# of the library, whose debug messages repeat the header with the token
+quiet_log = logging.getLogger(f"{__name__}.websockets")
+quiet_log.setLevel(logging.INFO)
 
 # %% ../../nbs/policies/remote.ipynb #b5545f2a
 def pack(message: Any) -> bytes:
@@ -302,6 +306,10 @@ class RemotePolicy(Policy):
         reconnect_timeout_s: float = 120.0,
         max_message_mb: float = 64.0,
     ):
+        try:
+            check_address(address)
+        except ValueError as error:
+            raise PolicyLoadError(str(error)) from None
         for name, seconds in (
             ("connect_timeout_s", connect_timeout_s),
             ("policy_timeout_s", policy_timeout_s),
@@ -562,6 +570,7 @@ class _Dialer:
                 open_timeout=timeout_s,
                 close_timeout=2,
                 ping_interval=None,
+                logger=quiet_log,
             ).__enter__()  # it stays open until `_close`
         except InvalidURI as error:
             raise PolicyLoadError(

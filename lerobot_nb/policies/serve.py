@@ -22,7 +22,14 @@ import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo
 from .base import Episode, Policy, stack_observations
-from .remote import PROTOCOL, decode_episode, decode_rows, pack, unpack
+from lerobot_nb.policies.remote import (
+    PROTOCOL,
+    decode_episode,
+    decode_rows,
+    pack,
+    quiet_log,
+    unpack,
+)
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -284,6 +291,7 @@ class PolicyServer:
                 max_size=self._most_bytes,
                 ping_interval=None,
                 close_timeout=2,
+                logger=quiet_log,
             )
         except BaseException as error:
             self._failure = error if isinstance(error, OSError) else OSError(str(error))

@@ -5,12 +5,24 @@
 # %% auto #0
 __all__ = ['Tracker', 'TensorBoardTracker', 'WandbTracker', 'TrackioTracker', 'make_tracker']
 
-# %% ../../nbs/training/tracking.ipynb #1737deb7
+# %% ../../nbs/training/tracking.ipynb #0aac69a8
+import importlib
+import logging
+import netrc
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
-# %% ../../nbs/training/tracking.ipynb #8693c5df
+from ..envs.secrets import without_secrets
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+_log = logging.getLogger(__name__)
+
+# %% ../../nbs/training/tracking.ipynb #a4eca026
 class Tracker(Protocol):
     """Where numbers go."""
 
@@ -20,7 +32,7 @@ class Tracker(Protocol):
     def close(self) -> None:
         """No more numbers come."""
 
-# %% ../../nbs/training/tracking.ipynb #d5b0783a
+# %% ../../nbs/training/tracking.ipynb #260c56ac
 class _NoTracker:
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Nothing is kept."""
@@ -31,65 +43,129 @@ class _NoTracker:
 
 no_tracker: Tracker = _NoTracker()
 
-# %% ../../nbs/training/tracking.ipynb #b7925642
+# %% ../../nbs/training/tracking.ipynb #fd872b21
 class TensorBoardTracker:
     """Event files in a folder, for `tensorboard --logdir`. Needs the package tensorboard."""
 
     def __init__(self, folder: str | Path):
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(folder))
+        importlib.import_module("tensorboard")
+        self.folder = Path(folder)
+        self._writer: "SummaryWriter | None" = None
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder))
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+
+# %% ../../nbs/training/tracking.ipynb #0f0989f2
+class _Run(Protocol):
+    def log(self, numbers: dict[str, float], step: int) -> object:
+        """Take the numbers of a step."""
+
+    def finish(self) -> object:
+        """No more numbers come."""
 
 
 class _RunTracker:
-    """Services whose module has `init` and whose runs have `log` and `finish`."""
+    """Begins a run with the first numbers."""
 
-    def __init__(
-        self, module: Any, project: str, settings: Mapping[str, Any], folder: str | Path | None
-    ):
-        self._run = module.init(
-            project=project,
-            config=dict(settings),
-            **({"dir": str(folder)} if folder is not None else {}),
-        )
+    def __init__(self, begin: Callable[[], _Run]):
+        self._begin = begin
+        self._run: _Run | None = None
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
+        if self._run is None:
+            self._run = self._begin()
         self._run.log(dict(numbers), step=step)
 
     def close(self) -> None:
-        self._run.finish()
+        if self._run is not None:
+            self._run.finish()
 
 
 class WandbTracker(_RunTracker):
-    """A run of Weights & Biases. `WANDB_MODE=offline` writes to a folder and needs no account."""
+    """A run of Weights & Biases, offline where this machine is not logged in and `WANDB_MODE` does
+    not say otherwise.
 
-    def __init__(self, project: str, settings: Mapping[str, Any], folder: str | Path | None = None):
-        import wandb
+    Parameters
+    ----------
+    project
+        Name under which runs are listed together.
+    settings
+        The configuration of the training, shown beside the numbers, without secrets.
+    folder
+        Where the folder `wandb` goes; None: here.
+    """
 
-        super().__init__(wandb, project, settings, folder)
+    def __init__(
+        self, project: str, settings: Mapping[str, object], folder: str | Path | None = None
+    ):
+        module = importlib.import_module("wandb")
+
+        def begin() -> _Run:
+            offline = not os.environ.get("WANDB_MODE") and not _logged_in()
+            if offline:
+                _log.warning(
+                    "Weights & Biases: this machine is not logged in, so the run is kept offline; `wandb login` before the training, or `wandb sync` afterwards"
+                )
+            if folder is not None:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+            run: _Run = module.init(
+                project=project,
+                config=without_secrets(settings),
+                dir=None if folder is None else str(folder),
+                mode="offline" if offline else None,
+            )
+            return run
+
+        super().__init__(begin)
+
+
+def _logged_in() -> bool:
+    """Whether Weights & Biases would find a key: in its variable, or in the user's netrc file."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    address = os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+    try:
+        hosts = netrc.netrc(os.environ.get("NETRC")).hosts
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return urlsplit(address).hostname in hosts
 
 
 class TrackioTracker(_RunTracker):
-    """A run of trackio, which keeps its numbers on this machine."""
+    """A run of trackio, which keeps its numbers on this machine.
 
-    def __init__(self, project: str, settings: Mapping[str, Any]):
-        import trackio
+    Parameters
+    ----------
+    project
+        Name under which runs are listed together.
+    settings
+        The configuration of the training, shown beside the numbers, without secrets.
+    """
 
-        super().__init__(trackio, project, settings, None)
+    def __init__(self, project: str, settings: Mapping[str, object]):
+        module = importlib.import_module("trackio")
 
+        def begin() -> _Run:
+            run: _Run = module.init(project=project, config=without_secrets(settings))
+            return run
 
+        super().__init__(begin)
+
+# %% ../../nbs/training/tracking.ipynb #ab670bdd
 def make_tracker(
     name: str | None,
     folder: str | Path,
     project: str = "lerobot_nb",
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Tracker:
     """The tracker called `name`: "tensorboard", "wandb", "trackio", or None for none.
 
@@ -97,8 +173,10 @@ def make_tracker(
     ----------
     folder
         Where TensorBoard and Weights & Biases write their files.
+    project
+        Name under which Weights & Biases and trackio list the run.
     settings
-        The configuration of the training, shown beside the numbers.
+        The configuration of the training, shown beside the numbers, without secrets.
 
     Raises
     ------
@@ -120,5 +198,5 @@ def make_tracker(
         return makers[name]()
     except ImportError as error:
         raise ImportError(
-            f"tracker={name!r} needs a package that is not installed ({error}): pip install {name}"
+            f"tracker={name!r} needs a package that is not installed ({error}): pip install 'lerobot-nb[{name}]', or pip install {name}"
         ) from error
