@@ -15,6 +15,7 @@ from typing import Any
 
 from ..envs.base import import_path, resolve
 from ..envs.config import EnvConfig
+from ..envs.secrets import check_address, check_arguments
 from ..envs.types import JsonObject
 from .base import AdaptedPolicy, Policy, PolicySpec, construct
 
@@ -59,6 +60,7 @@ def policy_source(name: str) -> dict[str, Any]:
     or nothing.
     """
     if name.startswith(("ws://", "wss://")):
+        check_address(name)
         return {"address": name}
     if name.startswith("hub:") or (
         name not in _POLICIES and name != "expert" and os.path.isdir(name)
@@ -174,6 +176,7 @@ def make_policy(policy: object, env_config: object = None, **kwargs: object) -> 
     TypeError
         For an object that is not a policy.
     """
+    check_arguments(kwargs)
     if isinstance(policy, Policy):
         if kwargs:
             raise TypeError(
@@ -212,6 +215,7 @@ def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> JsonObj
     env_config
         The configuration or its class; fields and observations that it doesn't have are left out.
     """
+    check_arguments(kwargs)
     if isinstance(policy, str):
         target, kwargs = resolve(policy_path(policy, env_config)), policy_source(policy) | kwargs
         wishes = (
