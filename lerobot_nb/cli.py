@@ -16,14 +16,15 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .envs.arguments import ArgumentParser, argument_type, did_you_mean
-from .envs.types import JsonObject
+from .envs.types import JsonObject, Kwargs
 
 if TYPE_CHECKING:
     from lerobot_nb.evaluation.evaluate import EvalRun
     from lerobot_nb.evaluation.parameters import EvalParameters
+    from lerobot_nb.evaluation.progress import ProgressDisplay
     from lerobot_nb.results.records import EpisodeRecord
 
 _Result = TypeVar("_Result")
@@ -85,7 +86,7 @@ class _Delegate(argparse.ArgumentParser):
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: object = None
-    ) -> tuple[Any, list[str]]:
+    ) -> tuple[argparse.Namespace, list[str]]:
         return argparse.Namespace(words=list(args or ())), []
 
 
@@ -192,7 +193,7 @@ def eval_parser() -> ArgumentParser:
                 help="continue the run in this folder; everything is taken from its run.json",
             )
             continue
-        extra: dict[str, Any] = {"nargs": "?", "const": True} if parameter.kind == "bool" else {}
+        extra: Kwargs = {"nargs": "?", "const": True} if parameter.kind == "bool" else {}
         shown = {
             "ids": "0-4,7",
             "json": "JSON",
@@ -388,7 +389,9 @@ def eval_command(argv: Sequence[str]) -> int:
     return _run(parser, folder, lambda: parameters.evaluate(make_progress(progress_kind)))
 
 
-def _resume(folder: str, retry_errors: bool, changes: JsonObject, progress: object) -> "EvalRun":
+def _resume(
+    folder: str, retry_errors: bool, changes: JsonObject, progress: "ProgressDisplay"
+) -> "EvalRun":
     from lerobot_nb.evaluation.config import EvalConfig
     from lerobot_nb.evaluation.resume import resume_run
 

@@ -200,6 +200,16 @@ def test_a_configuration_with_its_own_create_envs(returns, key, tmp_path):
     assert eval_policy_all(envs, "random", n_episodes=1)["overall"]["n_evaluated"] == 1
 
 
+def test_a_configuration_with_its_own_create_envs_by_name(tmp_path):
+    """It was asked for the fields of the mapping that it makes."""
+    run = evaluate("makes its own", "random", EvalConfig(1), output_dir=tmp_path / "run")
+    expected = evaluate(MakesItsOwn(), "random", EvalConfig(1), output_dir=tmp_path / "expected")
+    assert [record.key for record in run.records()] == [("makes its own", 0, 0)]
+    assert [record.sum_reward for record in run.records()] == [
+        record.sum_reward for record in expected.records()
+    ]
+
+
 def test_a_configuration_that_makes_something_else_is_refused(tmp_path):
     for attempt in (
         lambda: make_env(MakesItsOwn(returns="gymnasium")),

@@ -19,9 +19,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from .answers import checked_observation, checked_reward
-from .base import EnvFactory, resolve
+from .base import resolve
 from .transport import ObservationLayout, ObservationViews, SharedBlock
-from .types import AnySpace, Info, Kwargs, Observation, Options
+from .types import AnySpace, EnvMaker, Info, Kwargs, Observation, Options
 
 # %% ../../nbs/envs/host.ipynb #7d3e6809
 class EnvHost:
@@ -47,7 +47,7 @@ class EnvHost:
 
     def __init__(self) -> None:
         self.env: Any = None
-        self.factory: EnvFactory | None = None
+        self.factory: EnvMaker | None = None
         self.shares_memory = False  # whether observations are written to a shared block
         self.fresh = False  # whether `observation` was set since it was last sent
         self._observation: Any = None
@@ -67,7 +67,7 @@ class EnvHost:
     def observation(self, observation: object) -> None:
         self._observation, self.fresh = observation, observation is not None
 
-    def build(self, factory: EnvFactory) -> dict[str, Any]:
+    def build(self, factory: EnvMaker) -> dict[str, Any]:
         """Make the environment of `factory` the live one; a simulator that is the right one already
         stays. Returns its spaces and metadata.
         """
@@ -83,7 +83,7 @@ class EnvHost:
             "spec": env.spec if _can_pickle(env.spec) else None,
         }
 
-    def warm(self, factory: EnvFactory) -> dict[str, Any]:
+    def warm(self, factory: EnvMaker) -> dict[str, Any]:
         """`build`, and start the simulator of an environment that is lazy about it."""
         described = self.build(factory)
         self._live().reset(seed=0)

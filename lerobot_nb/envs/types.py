@@ -47,12 +47,21 @@ if TYPE_CHECKING:
 else:  # no import: this module is the lowest, and light
     AnyEnv = AnySpace = AnyArray = Any
 
+EnvMaker: TypeAlias = Callable[[], AnyEnv]
+"""Makes an environment: an `EnvFactory`, or without worker processes any function."""
+
 # %% ../../nbs/envs/types.ipynb #5b7613c7
-Batch: TypeAlias = dict[str, Any]  # benchmark and policy agree on names and kinds
+BatchValue: TypeAlias = Any  # tensors or arrays (B, …), lists, dictionaries of them: see Batch
+"""A part of a batch."""
+
+Batch: TypeAlias = dict[str, BatchValue]  # benchmark and policy agree on names and kinds
 """What `predict` is given: names to tensors or arrays (B, …), and `task`, a list of texts."""
 
 Processor: TypeAlias = Callable[[Any], Any]  # batches or actions, those of a policy of any kind
 """A step between environment and policy, or around a policy: dict → dict, or actions → actions."""
+
+Actions: TypeAlias = Any  # an array or a tensor, as the policy's library has it
+"""What a policy gives, before it is checked: actions (B, k, *A)."""
 
 # %% ../../nbs/envs/types.ipynb #a78addec
 Untyped: TypeAlias = Any  # the library has no type information

@@ -10,14 +10,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.config import EnvConfig, make_env_config
 from ..envs.factory import make_env
-from ..envs.types import Batch, JsonObject
+from ..envs.types import Actions, Batch, BatchValue, EnvMaker, JsonObject, Processor
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
@@ -42,10 +41,10 @@ class Benchmark:
 
     name: str
     tasks: tuple[TaskInfo, ...]
-    factories: Mapping[tuple[str, int], EnvFactory | Callable[[], Any]]
+    factories: Mapping[tuple[str, int], EnvMaker]
     env_configs: Mapping[tuple[str, int], EnvConfig] = field(default_factory=dict)
 
-    def factory_of(self, task: TaskInfo) -> Any:
+    def factory_of(self, task: TaskInfo) -> EnvMaker:
         return self.factories[task.suite, task.task_id]
 
     def env_config_of(self, task: TaskInfo) -> EnvConfig | None:
@@ -123,7 +122,7 @@ class Benchmark:
             config.check_workers() if use_async_envs else config.check_here()
         return warnings
 
-    def choose_gl(self, videos: bool) -> dict[str, Any] | None:
+    def choose_gl(self, videos: bool) -> JsonObject | None:
         """The OpenGL that MuJoCo draws with, where it draws; RenderingError where it can't. videos:
         whether there are videos.
         """
@@ -134,7 +133,7 @@ class Benchmark:
         return dataclasses.asdict(choose_gl_backend())
 
 # %% ../../nbs/evaluation/benchmark.ipynb #0d1b4eab
-def env_or_config(env: object) -> EnvConfig | Mapping[str, Any]:
+def env_or_config(env: object) -> EnvConfig | Mapping[str, object]:
     """A configuration, or a mapping of environments, for whatever stands for one: a benchmark's
     name, a `LazyVectorEnv`. TypeError, with what to pass, for anything else.
     """
@@ -183,7 +182,7 @@ def vectors_of(envs: Mapping[str, object]) -> dict[tuple[str, int], LazyVectorEn
     return vectors
 
 
-def config_of(env: EnvConfig | Mapping[str, Any]) -> EnvConfig | None:
+def config_of(env: EnvConfig | Mapping[str, object]) -> EnvConfig | None:
     """The configuration itself, or the first one behind a mapping of environments, where there is
     one.
     """
@@ -195,7 +194,9 @@ def config_of(env: EnvConfig | Mapping[str, Any]) -> EnvConfig | None:
     )
 
 # %% ../../nbs/evaluation/benchmark.ipynb #69059ca6
-def make_benchmark(env: EnvConfig | Mapping[str, Any], policy: Policy, videos: bool) -> Benchmark:
+def make_benchmark(
+    env: EnvConfig | Mapping[str, object], policy: Policy, videos: bool
+) -> Benchmark:
     """The benchmark that `env` (a configuration, or a mapping of environments) stands for, as the
     policy and the videos need it.
 
@@ -300,7 +301,7 @@ class BatcherByTask(Batcher):
         merged: Batch = _merged(parts, len(episodes))
         return merged
 
-    def finish(self, actions: Any) -> Any:
+    def finish(self, actions: Actions) -> Actions:
         if len(self._groups) == 1:
             return self._groups[0][0].finish(actions)
         finished = [
@@ -312,7 +313,7 @@ class BatcherByTask(Batcher):
         return whole
 
 
-def _merged(parts: list[tuple[list[int], Any]], n_rows: int) -> Any:
+def _merged(parts: list[tuple[list[int], BatchValue]], n_rows: int) -> BatchValue:
     """Batches of some rows each, as one batch. ValueError where they hold different things."""
     first = parts[0][1]
     if len(parts) == 1:
@@ -327,7 +328,7 @@ def _merged(parts: list[tuple[list[int], Any]], n_rows: int) -> Any:
             name: _merged([(rows, part[name]) for rows, part in parts], n_rows) for name in first
         }
     if isinstance(first, (list, tuple)):
-        whole: Any = [None] * n_rows
+        whole: BatchValue = [None] * n_rows
         for rows, part in parts:
             for row, value in zip(rows, part, strict=True):
                 whole[row] = value
@@ -366,7 +367,7 @@ def make_runner(
     done: Iterable[tuple[str, int, int]] = (),
     run_folder: Path | None = None,
     video_path_of: Callable[[EpisodeSpec], Path | None] = lambda spec: None,
-    processors: tuple[Any, Any] = (None, None),
+    processors: tuple[Processor | None, Processor | None] = (None, None),
     workers: WarmWorkers | None = None,
     schedule: Schedule | None = None,
 ) -> Runner:
@@ -419,7 +420,9 @@ def make_runner(
     )
 
 
-def _make_batcher(benchmark: Benchmark, policy: Policy, processors: tuple[Any, Any]) -> Batcher:
+def _make_batcher(
+    benchmark: Benchmark, policy: Policy, processors: tuple[Processor | None, Processor | None]
+) -> Batcher:
     batchers: dict[int | None, Batcher] = {}
 
     def batcher_of(task: TaskInfo) -> Batcher:

@@ -10,10 +10,11 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from lerobot_nb.envs.cores import usable_cores
 from lerobot_nb.envs.settings import Checked, Setting, unknown_name
+from lerobot_nb.envs.types import JsonObject, Kwargs
 from lerobot_nb.results.stopping import StopRule
 
 if TYPE_CHECKING:
@@ -177,23 +178,23 @@ class EvalConfig(metaclass=Checked):
         """Most slots that the policy is given at once."""
         return min(self.max_batch or max(1, math.ceil(slots / 2)), slots)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain data; `from_dict` takes it back."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "EvalConfig":
+    def from_dict(cls, data: Mapping[str, object]) -> "EvalConfig":
         """What `to_dict` wrote, also in version 0.1.0, where render="none" left the choice to
         n_episodes_to_render. ValueError for a field that doesn't exist.
         """
-        data = dict(data)
+        given: Kwargs = dict(data)
         known = [part.name for part in fields(cls)]
-        for name in data:
+        for name in given:
             if name not in known:
                 raise unknown_name("field of EvalConfig", name, known)
-        if data.get("render") == "none" and data.get("n_episodes_to_render"):
-            data["render"] = None
-        config: EvalConfig = cls(**data)
+        if given.get("render") == "none" and given.get("n_episodes_to_render"):
+            given["render"] = None
+        config: EvalConfig = cls(**given)
         return config
 
 

@@ -14,13 +14,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import SupportsFloat
 
 import numpy as np
 
 from ..envs.answers import checked_observation, checked_reward, instruction_of
-from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
+from ..envs.base import EpisodeSpec, TaskInfo
 from ..envs.success import EpisodeSuccess, SuccessAt
+from ..envs.types import ActionSpace, AnyEnv, EnvMaker, Info, Observation
 from ..policies.asking import PolicyError
 from ..results.outcomes import EndReason
 from ..results.records import EpisodeRecord
@@ -46,7 +47,7 @@ class EpisodeJob:
 
     spec: EpisodeSpec
     task: TaskInfo
-    factory: EnvFactory
+    factory: EnvMaker
     attempt: int = 1
     run_folder: str | None = None
     video_path: str | None = None
@@ -80,7 +81,7 @@ _REFUSALS = (AssertionError, ValueError, TypeError, IndexError, KeyError)
 HEARTBEAT_S = 0.5  # how often a worker says that a long episode is still going
 
 
-def takes_observe(env: Any) -> bool:
+def takes_observe(env: AnyEnv) -> bool:
     """Whether `env.step` can be told not to look: `step(action, observe=False)`."""
     try:
         return "observe" in inspect.signature(env.step).parameters
@@ -103,7 +104,7 @@ class EpisodeRun:
     """
 
     def __init__(
-        self, env: Any, job: EpisodeJob, heartbeat: Callable[[int, bool], None] | None = None
+        self, env: AnyEnv, job: EpisodeJob, heartbeat: Callable[[int, bool], None] | None = None
     ):
         self.env, self.job, self.heartbeat = env, job, heartbeat
         self._next_beat = time.monotonic() + HEARTBEAT_S
@@ -116,6 +117,7 @@ class EpisodeRun:
         started = time.perf_counter()
         spec = job.spec
         options = {"init_state_id": spec.init_state_id} if spec.init_state_id is not None else None
+        self.observation: Observation
         self.observation, info = env.reset(seed=spec.seed, options=options)
         self.reset_s = time.perf_counter() - started
         checked_observation(self.observation, "reset")
@@ -144,7 +146,8 @@ class EpisodeRun:
             Where the environment refuses an action that is outside its action space. Other errors
             of the environment are raised as they are.
         """
-        step, observes, video = self.env.step, self._observes, self._video is not None
+        step: Callable[..., tuple[Observation, SupportsFloat, bool, bool, Info]] = self.env.step
+        observes, video = self._observes, self._video is not None
         started = time.perf_counter()
         if self._began is None:
             self._began = started
@@ -189,20 +192,20 @@ class EpisodeRun:
         self.sim_s += time.perf_counter() - started - rendering
         return self.ended
 
-    def _is_to_blame(self, action: Any, error: Exception) -> bool:
+    def _is_to_blame(self, action: object, error: Exception) -> bool:
         """Whether the action explains the error: it is outside the action space.
 
         Float64 in a float32 space is inside by its values. Only where the environment asserts what
         it takes does the type count, too.
         """
-        space = self.env.action_space
+        space: ActionSpace = self.env.action_space
         if space.contains(action):
             return False
         if isinstance(error, AssertionError) or not isinstance(action, np.ndarray):
             return True
         return not space.contains(action.astype(space.dtype))
 
-    def _refused(self, error: Exception, action: Any) -> PolicyError:
+    def _refused(self, error: Exception, action: object) -> PolicyError:
         """The environment refused an action that is outside its action space."""
         return PolicyError(
             f"the policy gave an action outside the action space {self.env.action_space}: {action!r}, "
@@ -274,7 +277,7 @@ class EpisodeRun:
 
     def _add_frame(self) -> None:
         if self._video is not None:
-            self._guard_video(lambda: self._video.write(self.env.render()))
+            self._guard_video(lambda: self._video.write(np.asarray(self.env.render())))
 
     def _close_video(self, keep: bool) -> str | None:
         video, self._video = self._video, None

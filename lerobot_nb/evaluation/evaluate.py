@@ -8,13 +8,15 @@ __all__ = ['EvalRun', 'evaluate']
 # %% ../../nbs/evaluation/evaluate.ipynb #90541f68
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..envs.base import EpisodeSpec
+from ..envs.config import EnvConfig, make_env_config
 from ..envs.errors import shown
-from ..envs.types import JsonObject
+from ..envs.types import JsonObject, Kwargs
+from ..envs.vector import LazyVectorEnv
 from lerobot_nb.evaluation.benchmark import (
     Benchmark,
     choose_placement,
@@ -24,6 +26,7 @@ from lerobot_nb.evaluation.benchmark import (
 )
 from .config import EvalConfig
 from .plan import Plan
+from .progress import ProgressDisplay
 from .provenance import command_line, git_commit, machine, package_versions
 from .recording import check_recording, recorded_benchmark, write_run_dataset
 from lerobot_nb.evaluation.sessions import (
@@ -71,8 +74,8 @@ class EvalRun:
     """
 
     folder: Path
-    manifest: dict[str, Any]
-    eval_info: dict[str, Any]
+    manifest: JsonObject
+    eval_info: JsonObject
     status: str
     reason: str | None = None
 
@@ -204,15 +207,15 @@ def _taken_up(
 
 # %% ../../nbs/evaluation/evaluate.ipynb #32966ab1
 def evaluate(
-    env: Any,
-    policy: Any = "expert",
+    env: str | EnvConfig | Mapping[str, object] | LazyVectorEnv,
+    policy: object = "expert",
     config: EvalConfig | None = None,
     *,
     output_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
     retry_errors: bool = False,
-    progress: Any = None,
-    policy_kwargs: dict[str, Any] | None = None,
+    progress: ProgressDisplay | None = None,
+    policy_kwargs: Kwargs | None = None,
     command: str | None = None,
     workers: WarmWorkers | None = None,
 ) -> EvalRun:
@@ -263,18 +266,20 @@ def evaluate(
         )
     # the policy that a resumed run reads from the file must be this one
     check_json_exact(policy_kwargs or {}, "policy_kwargs")
-    by_name, env = isinstance(env, str), env_or_config(env)
+    if isinstance(env, str):  # the user said nothing about observations: the policy may
+        named = make_env_config(env)
+        wishes = policy_wishes(policy, named, **(policy_kwargs or {}))
+        env = dataclasses.replace(named, **wishes)
+    chosen = env_or_config(env)
     policy_request = (
         {"policy": policy, "kwargs": policy_kwargs or {}} if isinstance(policy, str) else None
     )
-    if by_name:  # the user said nothing about observations: the policy may
-        env = dataclasses.replace(env, **policy_wishes(policy, env, **(policy_kwargs or {})))
-    policy = make_policy(policy, config_of(env), **(policy_kwargs or {}))
+    made = make_policy(policy, config_of(chosen), **(policy_kwargs or {}))
     videos = config.render_rule.makes_videos
-    benchmark = make_benchmark(env, policy, videos)
-    policy.check_tasks(benchmark.tasks)
+    benchmark = make_benchmark(chosen, made, videos)
+    made.check_tasks(benchmark.tasks)
     plan = Plan(benchmark.tasks, config.n_episodes, config.seed)
-    placement = choose_placement(config, policy)
+    placement = choose_placement(config, made)
     if resume and output_dir is None:
         raise ValueError("resume=True needs output_dir, the folder of the run to continue")
 
@@ -283,7 +288,7 @@ def evaluate(
 
     command = command or command_line()
     manifest = _new_manifest(
-        benchmark, plan, config, policy, policy_request, gl=gl, warnings=warnings, command=command
+        benchmark, plan, config, made, policy_request, gl=gl, warnings=warnings, command=command
     )
     stopping = None
     if config.stop_when is not None and not resume:
@@ -293,7 +298,7 @@ def evaluate(
         manifest["stopping"] = section_of(stopping, ended=False)
     check_manifest(manifest)  # what would come back changed from the file is refused now
     folder = RunFolder(
-        output_dir if output_dir is not None else new_run_path(benchmark.name, policy.name)
+        output_dir if output_dir is not None else new_run_path(benchmark.name, made.name)
     )
     if config.record != "none":
         # refused before anything is written
@@ -310,7 +315,7 @@ def evaluate(
             manifest,
             plan,
             benchmark,
-            policy,
+            made,
             placement,
             config,
             finished,

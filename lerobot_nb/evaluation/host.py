@@ -10,12 +10,14 @@ import pickle
 import struct
 import threading
 import time
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
+from ..envs.base import TaskInfo
 from ..envs.host import EnvHost
 from ..envs.transport import ObservationLayout
+from ..envs.types import ActionSpace, AnySpace, JsonObject, Observation
 from .episode import HEARTBEAT_S, EpisodeJob, EpisodeRun
 from lerobot_nb.policies.asking import (
     PolicyCaller,
@@ -64,6 +66,17 @@ def decode_heartbeat(message: bytes) -> tuple[int, bool]:
     return n_steps, thinking
 
 # %% ../../nbs/evaluation/host.ipynb #028cb1a1
+class Prepared(TypedDict):
+    """What the driver is told of an episode that has been prepared. signature: equal for
+    observations and actions that fit into one batch.
+    """
+
+    task: TaskInfo
+    action_space: ActionSpace
+    scene: object
+    signature: object
+
+
 class EpisodeHost(EnvHost):
     """A worker's environment, and the episodes that run in it."""
 
@@ -73,11 +86,11 @@ class EpisodeHost(EnvHost):
         super().__init__()
         self.answer_bytes = self._chunk
         self.run: EpisodeRun | None = None
-        self._layout: tuple[Any, ObservationLayout | None] = (None, None)
+        self._layout: tuple[AnySpace | None, ObservationLayout | None] = (None, None)
         self._slow_policy = True  # until its first look has shown that it is quick
         self._callers: dict[str, PolicyCaller] = {}
 
-    def prepare(self, job: EpisodeJob) -> dict[str, Any]:
+    def prepare(self, job: EpisodeJob) -> Prepared:
         """Build what the job needs, reset it, and wait for the first chunk. Returns what a policy
         is told: task, action space and scene.
         """
@@ -101,7 +114,7 @@ class EpisodeHost(EnvHost):
             "signature": signature,
         }
 
-    def _as_promised(self, observation: object) -> Any:
+    def _as_promised(self, observation: Observation) -> Observation:
         """What the policy sees, wherever it runs: the arrays of the observation space in its
         dtypes.
         """
@@ -110,7 +123,7 @@ class EpisodeHost(EnvHost):
             self._layout = space, ObservationLayout.of(space)
         return observation if self._layout[1] is None else self._layout[1].cast(observation)
 
-    def _for_driver(self, observation: object) -> Any:
+    def _for_driver(self, observation: Observation) -> Observation:
         """As promised too: on its way through shared memory it becomes what the space says; where
         there is none, here.
         """
@@ -142,7 +155,7 @@ class EpisodeHost(EnvHost):
         return run.record(error=error or "given up") if run is not None else None
 
     def run_episode(
-        self, job: EpisodeJob, policy_spec: PolicySpec, env_config: dict[str, Any] | None
+        self, job: EpisodeJob, policy_spec: PolicySpec, env_config: JsonObject | None
     ) -> EpisodeRecord:
         """A whole episode with a policy that lives here."""
         self.abandon()
@@ -185,7 +198,7 @@ class EpisodeHost(EnvHost):
         self.heartbeat(_BEAT.pack(n_steps, thinking))
 
     def _caller(
-        self, spec: PolicySpec, env_config: dict[str, Any] | None, clip_actions: bool
+        self, spec: PolicySpec, env_config: JsonObject | None, clip_actions: bool
     ) -> PolicyCaller:
         """For the policy that lives here; built where there is none yet."""
         key = repr((spec, env_config, clip_actions))

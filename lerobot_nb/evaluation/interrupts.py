@@ -17,8 +17,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
+from ..envs.types import JsonObject
 from ..envs.workers import Terminated
 
 # %% ../../nbs/evaluation/interrupts.ipynb #c4224686
@@ -79,7 +79,7 @@ class JsonLines(logging.Formatter):
         when = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc).isoformat(
             timespec="milliseconds"
         )
-        line: dict[str, Any] = {
+        line: JsonObject = {
             "time": when,
             "level": record.levelname,
             "logger": record.name,

@@ -10,10 +10,14 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..envs.config import EnvConfig
+from ..envs.types import JsonObject, Kwargs, Untyped
+from ..envs.vector import LazyVectorEnv
+from .config import EvalConfig
 from .evaluate import EvalRun, evaluate
 from .progress import Progress
 from .watching import RunState, watch_run
@@ -163,12 +167,12 @@ class LiveEval:
 
     def __init__(
         self,
-        env: Any,
-        policy: Any = "expert",
-        config: Any = None,
+        env: str | EnvConfig | Mapping[str, object] | LazyVectorEnv,
+        policy: object = "expert",
+        config: EvalConfig | None = None,
         *,
         output_dir: str | os.PathLike[str] | None = None,
-        **arguments: Any,
+        **arguments: object,
     ) -> None:
         if "progress" in arguments:
             raise ValueError("LiveEval shows the progress itself; leave progress out")
@@ -180,8 +184,9 @@ class LiveEval:
             name = env if isinstance(env, str) else getattr(env, "type", type(env).__name__)
             output_dir = new_run_path(str(name), policy if isinstance(policy, str) else "policy")
         self._prepare(Path(output_dir))
+        given: Kwargs = arguments  # `evaluate` checks them
         self._work: Callable[[], EvalRun | RunState] = lambda: evaluate(
-            env, policy, config, output_dir=output_dir, progress=self.progress, **arguments
+            env, policy, config, output_dir=output_dir, progress=self.progress, **given
         )
 
     def _prepare(self, folder: Path, can_pause: bool = True) -> None:
@@ -191,11 +196,11 @@ class LiveEval:
         self.run: EvalRun | RunState | None = None
         self.error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self._parts: dict[str, Any] = {}
+        self._parts: dict[str, Untyped] = {}
         self._widget: "ipywidgets.Widget | None" = None
 
     @classmethod
-    def watch(cls, folder: str | os.PathLike[str], **arguments: Any) -> "LiveEval":
+    def watch(cls, folder: str | os.PathLike[str], **arguments: object) -> "LiveEval":
         """Follow a run of another process, see `watch_run`, whose arguments are taken. `stop` ends
         the watching; the run goes on.
         """
@@ -203,11 +208,13 @@ class LiveEval:
         live._prepare(Path(folder), can_pause=False)
         RunFolder(folder).manifest()  # RunFolderError now, where there is none
 
+        given: Kwargs = arguments  # those of `watch_run`
+
         def sleep(seconds: float) -> None:
             time.sleep(seconds)
             live.controls.obey()
 
-        live._work = lambda: watch_run(folder, live.progress, sleep=sleep, **arguments)
+        live._work = lambda: watch_run(folder, live.progress, sleep=sleep, **given)
         return live.start()
 
     # what can be done
@@ -345,11 +352,11 @@ class LiveEval:
         pictures = last_pictures(RunFolder(self.folder), self.progress.filmed)
         return f'<div class="lerobot-nb-live">{self._page()}{pictures}{self._below()}</div>'
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        text: dict[str, Any] = {"text/plain": repr(self), "text/html": self.picture()}
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> JsonObject:
+        text: JsonObject = {"text/plain": repr(self), "text/html": self.picture()}
         if not has_front_end():
             return text
-        bundle: dict[str, Any] = self.widget._repr_mimebundle_()
+        bundle: JsonObject = self.widget._repr_mimebundle_()
         return text | {name: value for name, value in bundle.items() if name not in text}
 
     def __repr__(self) -> str:

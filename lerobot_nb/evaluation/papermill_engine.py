@@ -8,7 +8,8 @@ __all__ = []
 # %% ../../nbs/evaluation/papermill_engine.ipynb #672d4672
 import math
 from collections.abc import Mapping
-from typing import Any
+
+from ..envs.types import Untyped
 
 # %% ../../nbs/evaluation/papermill_engine.ipynb #cc699b84
 def strict_parameters(value: object) -> object:
@@ -30,7 +31,7 @@ class NotebookEngine:
     """
 
     @staticmethod
-    def execute_notebook(nb: Any, kernel_name: str, **arguments: Any) -> Any:
+    def execute_notebook(nb: Untyped, kernel_name: str, **arguments: object) -> Untyped:
         """Run a notebook; returns it with its outputs.
 
         Parameters
@@ -59,7 +60,7 @@ class NotebookEngine:
         return str(_papermills_own.nb_language(nb, language))
 
 # %% ../../nbs/evaluation/papermill_engine.ipynb #0c804172
-def _register() -> Any:
+def _register() -> Untyped:
     """Take the place of papermill's default engine; returns that."""
     # here: it loads this module in turn, and needs the class by then
     from papermill.engines import papermill_engines

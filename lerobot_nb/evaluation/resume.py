@@ -8,11 +8,12 @@ __all__ = ['resume_run']
 # %% ../../nbs/evaluation/resume.ipynb #b6b35b9f
 import dataclasses
 import os
-from typing import Any
 
 from ..envs.config import EnvConfig
+from ..envs.types import Kwargs
 from .config import EvalConfig
 from .evaluate import EvalRun, evaluate
+from .progress import ProgressDisplay
 from .trust import check_trust
 from ..results.run_folder import RunFolder, RunFolderError
 
@@ -23,7 +24,7 @@ def load_request(
     trust: bool = False,
     policy: str | None = None,
     benchmark: str | None = None,
-) -> tuple[EnvConfig, str, dict[str, Any], EvalConfig]:
+) -> tuple[EnvConfig, str, Kwargs, EvalConfig]:
     """What a run was asked for: environment configuration, policy, arguments of the policy,
     evaluation configuration.
 
@@ -63,11 +64,11 @@ def resume_run(
     folder: str | os.PathLike[str],
     *,
     retry_errors: bool = False,
-    progress: Any = None,
+    progress: ProgressDisplay | None = None,
     trust: bool = False,
     policy: str | None = None,
     benchmark: str | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> EvalRun:
     """Go on with the run in a folder.
 
@@ -87,7 +88,8 @@ def resume_run(
     env_config, policy_name, kwargs, config = load_request(
         folder, trust=trust, policy=policy, benchmark=benchmark
     )
-    config = dataclasses.replace(config, **changes)
+    given: Kwargs = changes  # `EvalConfig` checks them
+    config = dataclasses.replace(config, **given)
     return evaluate(
         env_config,
         policy_name,

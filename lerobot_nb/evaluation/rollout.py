@@ -8,15 +8,14 @@ __all__ = ['rollout', 'eval_policy_all', 'eval_policy']
 # %% ../../nbs/evaluation/rollout.ipynb #537f63ce
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
 from ..envs.success import EpisodeSuccess
-from ..envs.types import Observation, Processor
+from ..envs.types import Batch, BatchValue, JsonObject, Observation, Processor
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
@@ -35,8 +34,11 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/evaluation/rollout.ipynb #1b7eec0b
 def rollout(
-    env: Any, policy: Any, seeds: Sequence[int] | None = None, return_observations: bool = False
-) -> dict[str, Any]:
+    env: LazyVectorEnv,
+    policy: object,
+    seeds: Sequence[int] | None = None,
+    return_observations: bool = False,
+) -> Batch:
     """One episode in each environment of a `LazyVectorEnv`, batched.
 
     Parameters
@@ -77,7 +79,7 @@ def rollout(
     slots = list(range(env.num_envs))
     limit = env.task.max_episode_steps if env.task is not None else None
     rows: dict[str, list[torch.Tensor]] = {"action": [], "reward": [], "success": [], "done": []}
-    seen: list[dict[str, Any]] = []
+    seen: list[Batch] = []
     begun: list[int] = []
     done = np.zeros(env.num_envs, dtype=bool)
     policy.begin_run()
@@ -117,7 +119,7 @@ def rollout(
         for slot in begun:
             end_policy_episode(policy, slot)
         policy.end_run()
-    result: dict[str, Any] = {name: torch.stack(values, dim=1) for name, values in rows.items()}
+    result: Batch = {name: torch.stack(values, dim=1) for name, values in rows.items()}
     if return_observations:
         seen.append(batcher(_rows(observation, slots), episodes))
         result["observation"] = {
@@ -128,7 +130,9 @@ def rollout(
     return result
 
 
-def _begin_episodes(env: LazyVectorEnv, seeds: Sequence[int] | None) -> tuple[Any, list[Episode]]:
+def _begin_episodes(
+    env: LazyVectorEnv, seeds: Sequence[int] | None
+) -> tuple[Observation, list[Episode]]:
     """The first observation, and what the policy is told of each episode."""
     if seeds is not None and (isinstance(seeds, (int, str)) or len(seeds) != env.num_envs):
         raise ValueError(
@@ -170,10 +174,10 @@ def _expect_vector_env(env: object) -> None:
         )
 
 
-def _rows(observation: Observation, slots: Sequence[int]) -> list[Any]:
+def _rows(observation: BatchValue, slots: Sequence[int]) -> list[Observation]:
     """The rows of a batched observation."""
 
-    def row(tree: Any, index: int) -> Any:
+    def row(tree: BatchValue, index: int) -> Observation:
         return (
             {key: row(value, index) for key, value in tree.items()}
             if isinstance(tree, dict)
@@ -186,8 +190,8 @@ def _rows(observation: Observation, slots: Sequence[int]) -> list[Any]:
 def _as_policy(
     policy: object,
     env_config: object,
-    preprocessor: Callable[[Any], object] | None,
-    postprocessor: Callable[[Any], object] | None,
+    preprocessor: Processor | None,
+    postprocessor: Processor | None,
 ) -> Policy:
     if preprocessor is None and postprocessor is None:
         return make_policy(policy, env_config)
@@ -199,12 +203,12 @@ def _as_policy(
 
 
 def eval_policy_all(
-    envs: dict[str, dict[int, Any]],
+    envs: Mapping[str, Mapping[int, LazyVectorEnv]],
     policy: object,
-    env_preprocessor: Callable[[Any], object] | None = None,
-    env_postprocessor: Callable[[Any], object] | None = None,
-    preprocessor: Callable[[Any], object] | None = None,
-    postprocessor: Callable[[Any], object] | None = None,
+    env_preprocessor: Processor | None = None,
+    env_postprocessor: Processor | None = None,
+    preprocessor: Processor | None = None,
+    postprocessor: Processor | None = None,
     n_episodes: int = 50,
     *,
     max_episodes_rendered: int = 0,
@@ -214,7 +218,7 @@ def eval_policy_all(
     max_parallel_tasks: int = 1,
     config: EvalConfig | None = None,
     workers: WarmWorkers | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Evaluate on a mapping `{suite: {task_id: LazyVectorEnv}}`, as `make_env` returns it.
 
     Parameters
@@ -323,8 +327,8 @@ def eval_policy_all(
 
 # %% ../../nbs/evaluation/rollout.ipynb #35352139
 def eval_policy(
-    env: Any,
-    policy: Any,
+    env: LazyVectorEnv,
+    policy: object,
     n_episodes: int,
     max_episodes_rendered: int = 0,
     videos_dir: str | Path | None = None,
@@ -337,7 +341,7 @@ def eval_policy(
     postprocessor: Processor | None = None,
     config: EvalConfig | None = None,
     workers: WarmWorkers | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Evaluate on one `LazyVectorEnv`; arguments as in `eval_policy_all`.
 
     Parameters

@@ -9,15 +9,16 @@ __all__ = ['Runner']
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from ..envs.base import EnvFactory, EpisodeSpec, TaskInfo
+from ..envs.base import EpisodeSpec, TaskInfo
+from ..envs.config import EnvConfig
 from ..envs.success import BenchmarkError, SuccessAt
+from ..envs.types import EnvMaker, JsonObject
 from ..envs.workers import WorkerFault, WorkerHung, preload_modules
 from .config import EvalConfig
 from .endings import Endings
 from .episode import HEARTBEAT_S, EpisodeJob
-from .host import decode_heartbeat, decode_reply
+from .host import Prepared, decode_heartbeat, decode_reply
 from .lock_step import LockStep
 from .plan import Plan
 from .schedule import PlanSchedule, Schedule
@@ -42,8 +43,8 @@ class _WorkGiver:
         self,
         plan: Plan,
         schedule: Schedule,
-        factory_of: Callable[[TaskInfo], EnvFactory],
-        env_config_of: Callable[[TaskInfo], Any],
+        factory_of: Callable[[TaskInfo], EnvMaker],
+        env_config_of: Callable[[TaskInfo], EnvConfig | None],
         policy: Policy,
         config: EvalConfig,
         seats: Seats,
@@ -70,9 +71,9 @@ class _WorkGiver:
         self._task_indices = {
             (task.suite, task.task_id): number for number, task in enumerate(plan.tasks)
         }
-        self._factories: dict[int, EnvFactory] = {}
+        self._factories: dict[int, EnvMaker] = {}
         # as plain data, for policies in workers
-        self._env_configs: dict[tuple[str, int], dict[str, Any] | None] = {}
+        self._env_configs: dict[tuple[str, int], JsonObject | None] = {}
         self._only_failures, self._success_at = (
             config.render_rule.only_failures,
             SuccessAt(config.success_at),
@@ -104,7 +105,7 @@ class _WorkGiver:
             self.seats.allow(seat, self.config.reset_timeout_s)
             self.seats.send(seat, "prepare", seat.job)
 
-    def _env_config(self, seat: Seat) -> dict[str, Any] | None:
+    def _env_config(self, seat: Seat) -> JsonObject | None:
         task = seat.job.task
         key = task.suite, task.task_id
         if key not in self._env_configs:
@@ -183,7 +184,7 @@ class _AnswerTaker:
             value.policy_s = seat.policy_s
             self.endings.finish(seat, value)
 
-    def _prepared(self, seat: Seat, told: dict[str, Any]) -> None:
+    def _prepared(self, seat: Seat, told: Prepared) -> None:
         seat.action_space, seat.signature = told["action_space"], told["signature"]
         seat.episode = Episode(
             seat.job.spec,
@@ -325,11 +326,11 @@ class Runner:
     def __init__(
         self,
         plan: Plan,
-        factory_of: Callable[[TaskInfo], EnvFactory],
+        factory_of: Callable[[TaskInfo], EnvMaker],
         policy: Policy,
         config: EvalConfig,
         *,
-        env_config_of: Callable[[TaskInfo], Any] = lambda task: None,
+        env_config_of: Callable[[TaskInfo], EnvConfig | None] = lambda task: None,
         batcher: Batcher | None = None,
         placement: str = "driver",
         done: Iterable[tuple[str, int, int]] = (),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..envs.types import ActionSpace, JsonObject
+from ..envs.types import ActionSpace, EnvMaker, JsonObject, Observation
 from ..envs.workers import LocalWorker, Worker, close_workers, start_worker
 from .config import EvalConfig
 from .episode import EpisodeJob
@@ -80,11 +80,11 @@ class Seat:
     phase: Phase = Phase.IDLE
     job: EpisodeJob = _NONE
     task_index: int | None = None
-    factory: Any = None
+    factory: EnvMaker | None = None
     slot: int | None = None
     episode: Episode = _NONE
     action_space: ActionSpace = None
-    signature: Any = None
+    signature: object = None
     run_again: bool = False
     alone: bool = False
     thinking: bool = False
@@ -92,7 +92,7 @@ class Seat:
     policy_s: float = 0.0
     n_steps: int = 0
     begun: float = 0.0
-    looked_at: Any = None
+    looked_at: Observation = None
 
     @property
     def holds_episode(self) -> bool:

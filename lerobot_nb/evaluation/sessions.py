@@ -13,7 +13,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..envs.base import EpisodeSpec
 from ..envs.config import EnvConfig
@@ -27,6 +26,7 @@ from lerobot_nb.evaluation.interrupts import (
     signals_raise,
 )
 from .plan import Plan
+from .progress import ProgressDisplay
 from .runner import Runner
 from .schedule import PlanSchedule, RoundSchedule, Schedule
 from .warm_workers import WarmWorkers
@@ -78,7 +78,7 @@ def continued_manifest(folder: RunFolder, manifest: JsonObject) -> JsonObject:
     RunFolderError, naming it, where something that decides results has changed. Other versions of
     packages are warnings.
     """
-    old: dict[str, Any] = {**folder.manifest()}
+    old: JsonObject = {**folder.manifest()}
     # older runs did not record it
     old["protocol"] = {"success_at": "ever", "reports_success": reports_success(manifest)} | (
         old.get("protocol") or {}
@@ -131,7 +131,7 @@ def finished_episodes(
     return FinishedEpisodes.among(folder.every_record(), retry_errors, has_success)
 
 
-def _without(data: object, names: tuple[str, ...]) -> Any:
+def _without(data: object, names: tuple[str, ...]) -> object:
     return (
         {name: value for name, value in data.items() if name not in names}
         if isinstance(data, dict)
@@ -183,7 +183,7 @@ def run_session(
     placement: str,
     config: EvalConfig,
     finished: FinishedEpisodes,
-    progress: Any,
+    progress: ProgressDisplay | None,
     command: str,
     workers: WarmWorkers | None = None,
     stopping: Stopping | None = None,
@@ -340,7 +340,7 @@ def _run_episodes(
     runner: Runner,
     folder: RunFolder,
     finished: FinishedEpisodes,
-    progress: Any,
+    progress: ProgressDisplay | None,
     description: str,
     stopping: Stopping | None,
 ) -> None:
@@ -368,7 +368,7 @@ def _run_episodes(
 
 
 def _end_settled(
-    folder: RunFolder, stopping: Stopping, progress: Any, reports_success: bool
+    folder: RunFolder, stopping: Stopping, progress: ProgressDisplay | None, reports_success: bool
 ) -> None:
     """Records of rounds after the last one are taken out: which of them were there was a matter of
     timing.

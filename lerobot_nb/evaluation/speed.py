@@ -17,22 +17,27 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import gymnasium
 import numpy as np
 
 from ..envs.arguments import ArgumentParser
-from ..envs.types import AnyEnv, Batch, Info, Options
+from ..envs.config import EnvConfig
+from ..envs.types import ActionSpace, AnyEnv, Batch, Info, Observation, Options
 from .benchmark import Benchmark, make_benchmark, make_runner
 from .config import EvalConfig
 from .runner import Runner
 from ..policies.base import Episode, Policy
 from ..policies.factory import make_policy
 
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+    from multiprocessing.synchronize import Event, Semaphore
+
 # %% ../../nbs/evaluation/speed.ipynb #f289e46c
 def engine_steps_per_s(
-    env_config: Any, policy: Policy, config: EvalConfig, placement: str
+    env_config: EnvConfig, policy: Policy, config: EvalConfig, placement: str
 ) -> dict[str, float]:
     """Steps per second of a plan, and the share of the time in which slots held an episode;
     start-up and end left out.
@@ -90,7 +95,9 @@ def in_turns(measurements: dict[str, Callable[[], float]], repeats: int) -> dict
     return {name: statistics.median(found) for name, found in values.items()}
 
 # %% ../../nbs/evaluation/speed.ipynb #b31210a4
-def _bare_metaworld(task: str, seeds: list[int], ready: Any, go: Any, results: Any) -> None:
+def _bare_metaworld(
+    task: str, seeds: list[int], ready: "Semaphore", go: "Event", results: "Queue[float]"
+) -> None:
     import warnings
 
     import metaworld
@@ -153,7 +160,7 @@ class _MakeEnv:
         return self.factory()
 
 
-def async_vector_env_steps_per_s(env_config: Any, n_envs: int, n_steps: int) -> float:
+def async_vector_env_steps_per_s(env_config: EnvConfig, n_envs: int, n_steps: int) -> float:
     """Steps per second of `gymnasium.vector.AsyncVectorEnv` with the same environment and the same
     policy in the driver.
     """
@@ -236,7 +243,7 @@ def metaworld_speed(
 # %% ../../nbs/evaluation/speed.ipynb #d5fe0cdb
 def waiting_env(
     step_s: float = 0.001, reset_s: float = 0.02, shortest: int = 10, longest: int = 500
-) -> Any:
+) -> AnyEnv:
     """A Gymnasium environment whose episodes have a heavy tail of lengths, decided by the seed."""
 
     class Waiting(gymnasium.Env):
@@ -304,7 +311,7 @@ def slots_speed(n_episodes: int = 300, slots: int = 8, n_spare: int = 4) -> dict
     }
 
 # %% ../../nbs/evaluation/speed.ipynb #45b9c2bf
-def _bare_switches(env_config: Any, results: Any) -> None:
+def _bare_switches(env_config: EnvConfig, results: "Queue[dict[str, float]]") -> None:
     ends = []
     for task in env_config.tasks():
         env = env_config.env_factory(task)()
@@ -354,7 +361,7 @@ class RandomChunks(Policy):
 
     def __init__(self, k: int = 1):
         self.k = self.n_action_steps = k
-        self._generators: dict[int, tuple[np.random.Generator, Any]] = {}
+        self._generators: dict[int, tuple[np.random.Generator, ActionSpace]] = {}
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
         self._generators[slot] = episode.numpy_generator(), episode.action_space
@@ -368,7 +375,9 @@ class RandomChunks(Policy):
         )
 
 
-def _bare_libero(suite: str, task_id: int, n_steps: int, size: int, results: Any) -> None:
+def _bare_libero(
+    suite: str, task_id: int, n_steps: int, size: int, results: "Queue[dict[str, float]]"
+) -> None:
     """LIBERO's own environment, rendering both cameras at every step: steps per second, and seconds
     of ten settle steps.
     """
@@ -407,7 +416,9 @@ def _bare_libero(suite: str, task_id: int, n_steps: int, size: int, results: Any
     results.put({"bare": n_steps / elapsed, "bare_settle_s": settle_s})
 
 
-def _settle_libero(suite: str, task_id: int, n_steps: int, size: int, results: Any) -> None:
+def _settle_libero(
+    suite: str, task_id: int, n_steps: int, size: int, results: "Queue[dict[str, float]]"
+) -> None:
     """Seconds that ten settle steps add to a reset of `LiberoEnv`."""
     from lerobot_nb.envs.libero import LiberoEnv
 
@@ -525,7 +536,9 @@ class _ForLerobot(gymnasium.Wrapper):
             )
         )
 
-    def reset(self, *, seed: int | None = None, options: Options | None = None) -> Any:
+    def reset(
+        self, *, seed: int | None = None, options: Options | None = None
+    ) -> tuple[Observation, Info]:
         return self.env.reset(seed=seed)
 
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
+from ..envs.base import EpisodeSpec
 from ..envs.errors import LerobotNbError
+from ..envs.types import Untyped
 
 # %% ../../nbs/evaluation/video.ipynb #2d88b595
 _RULES_HELP = "'none', 'failures', 'all', or 'first:N' with a number, such as 'first:2'"
@@ -71,7 +72,7 @@ class RenderRule:
         """False if no episode is ever filmed: then nothing needs a renderer."""
         return self.n_first != 0
 
-    def wanted(self, spec: Any) -> bool:
+    def wanted(self, spec: EpisodeSpec) -> bool:
         """Whether the episode (an `EpisodeSpec`) is filmed while it runs."""
         return self.n_first is None or spec.episode_index < self.n_first
 
@@ -112,8 +113,8 @@ class VideoWriter:
         self._unfinished = self.path.with_name(
             f".{self.path.stem}.{os.getpid()}.part{self.path.suffix}"
         )
-        self._container: Any = None  # of PyAV, which has no types
-        self._stream: Any = None
+        self._container: Untyped = None  # of PyAV
+        self._stream: Untyped = None
         self._size: tuple[int, int] | None = None
         self._closed = False
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from ..envs.workers import LocalWorker, Worker, close_workers, worker_environment
 
@@ -32,7 +31,7 @@ class _Idle:
 
     worker: Worker | LocalWorker
     host: str
-    factory: Any
+    factory: object
 
 # %% ../../nbs/evaluation/warm_workers.ipynb #ab7476c2
 class WarmWorkers:
@@ -100,7 +99,10 @@ class WarmWorkers:
         return fitting[-1].worker if fitting else None
 
     def give_back(
-        self, workers: Iterable[tuple[Worker | LocalWorker, Any]], host: str, timeout_s: float = 5.0
+        self,
+        workers: Iterable[tuple[Worker | LocalWorker, object]],
+        host: str,
+        timeout_s: float = 5.0,
     ) -> None:
         """Keep the workers that can take a new command, and end the others.
 
