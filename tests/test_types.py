@@ -11,7 +11,7 @@ PACKAGE = Path(lerobot_nb.__file__).parent
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "_modidx.py"]
 
 # Names `Any` in each room. Lower a number when its room has become better; a higher one needs a good reason.
-MOST = {"envs": 235, "policies": 140, "results": 149, "evaluation": 120, "training": 21, "top": 2}
+MOST = {"envs": 236, "policies": 140, "results": 149, "evaluation": 2, "training": 21, "top": 0}
 SLACK = 10
 
 

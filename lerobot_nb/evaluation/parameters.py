@@ -18,11 +18,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..envs.settings import settings_of, split_annotation
-from ..envs.types import Kwargs
+from ..envs.types import JsonObject, Kwargs, Untyped
 from .config import EvalConfig
+
+if TYPE_CHECKING:
+    from lerobot_nb.envs.config import EnvConfig
+    from lerobot_nb.evaluation.evaluate import EvalRun
+    from lerobot_nb.evaluation.progress import ProgressDisplay
+
+_Value = TypeVar("_Value")
 
 # %% ../../nbs/evaluation/parameters.ipynb #56d493cb
 _KINDS = {
@@ -52,11 +59,11 @@ class Parameter:
     name: str
     kind: str
     optional: bool
-    default: Any
+    default: object
     help: str
     group: str
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> object:
         """The value in its proper type; ValueError if it can't be converted."""
         if value is None and self.optional:
             return None
@@ -81,9 +88,9 @@ class Parameter:
             raise ValueError(
                 f"{self.name} must be {_KINDS[self.kind]}{', or None' if self.optional else ''}; got {value!r}"
             )
-        return dict(value) if self.kind == "json" else value
+        return dict(value) if isinstance(value, Mapping) else value
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str) -> object:
         """The value that a text from a command line stands for; ValueError if it is not one."""
         if not text.strip() and self.kind != "json":
             raise ValueError(
@@ -107,10 +114,11 @@ class Parameter:
 _RENAMED = {"protocol": "preset"}  # the words of version 0.1.0
 
 
-def _parameter(default: object, help: str, group: str, kind: str | None = None) -> Any:
+def _parameter(default: _Value, help: str, group: str, kind: str | None = None) -> _Value:
     return dataclasses.field(default=default, metadata={"help": help, "group": group, "kind": kind})
 
 
+# any type: that of the field, which is written beside it
 def _shared(name: str, group: str, default: object = dataclasses.MISSING) -> Any:
     """A field of `EvalConfig`: its help, and its default unless another one suits a first look
     better.
@@ -151,7 +159,7 @@ class EvalParameters:
         "pixels_agent_pos, pixels or state; None: the benchmark's own, or state where the policy looks at no images",
         "what",
     )
-    task_descriptions: dict[str, Any] | str | None = _parameter(
+    task_descriptions: JsonObject | str | None = _parameter(
         None,
         "texts for the policy that replace the benchmark's own, {task: text}, a dictionary or its JSON text",
         "what",
@@ -233,7 +241,7 @@ class EvalParameters:
 
     # made from other places
     @classmethod
-    def from_namespace(cls, namespace: Mapping[str, Any]) -> "EvalParameters":
+    def from_namespace(cls, namespace: Mapping[str, object]) -> "EvalParameters":
         """From the variables of a notebook (`globals()`). A variable that looks like a parameter
         and isn't one is a ValueError: papermill lets them pass.
         """
@@ -256,8 +264,9 @@ class EvalParameters:
             )
             if looks_like_one and name not in _OF_NOTEBOOKS:
                 raise _unknown_parameter(name, names)
-        given = cls(**{name: namespace[name] for name in names if name in namespace})
-        return given.resumed() if given.resume else given
+        given: Kwargs = {name: namespace[name] for name in names if name in namespace}
+        asked = cls(**given)
+        return asked.resumed() if asked.resume else asked
 
     def resumed(self) -> "EvalParameters":
         """What the run in `output_dir` was started with; what differs from its default here (a
@@ -285,10 +294,10 @@ class EvalParameters:
             )
         known = {parameter.name: parameter for parameter in parameters()}
         pairs = [(name.removeprefix("--"), text) for name, text in zip(words[2::2], words[3::2])]
-        recorded = {
+        recorded: Kwargs = {
             name: known[name].parse(text) for name, text in pairs if name in known and text != ""
         }
-        here = {
+        here: Kwargs = {
             name: value
             for name, parameter in known.items()
             if (value := getattr(self, name)) != parameter.default
@@ -304,7 +313,7 @@ class EvalParameters:
         return result
 
     # what follows from them
-    def env_config(self) -> Any:
+    def env_config(self) -> "EnvConfig":
         """The benchmark's `EnvConfig`. ValueError for an unknown benchmark, task or field, listing
         what is known.
         """
@@ -312,7 +321,7 @@ class EvalParameters:
         from lerobot_nb.envs.settings import unknown_name
         from lerobot_nb.policies.factory import policy_wishes
 
-        fields = {
+        fields: Kwargs = {
             name: value
             for name in (
                 "task",
@@ -354,7 +363,7 @@ class EvalParameters:
             config, **{name: value for name, value in wishes.items() if name not in fields}
         )
 
-    def _quick_tasks(self) -> dict[str, Any]:
+    def _quick_tasks(self) -> Kwargs:
         """What stands in for tasks where none are named: the configuration says it."""
         from lerobot_nb.envs.config import env_config_class
 
@@ -365,7 +374,7 @@ class EvalParameters:
         )
         return {} if named else dict(env_config_class(self.benchmark).quick)
 
-    def eval_config(self) -> Any:
+    def eval_config(self) -> EvalConfig:
         """The `EvalConfig`. ValueError for a number out of its range or an unknown rule."""
         return EvalConfig(
             **{
@@ -375,7 +384,7 @@ class EvalParameters:
             }
         )
 
-    def policy_arguments(self, env_config: object) -> dict[str, Any]:
+    def policy_arguments(self, env_config: object) -> Kwargs:
         """Arguments of the policy's class: `policy_kwargs`, `n_action_steps` where it is set,
         `device` where the class takes one.
 
@@ -406,7 +415,7 @@ class EvalParameters:
                 )
         return arguments
 
-    def _policy_target(self, env_config: object) -> Any:
+    def _policy_target(self, env_config: object) -> Untyped:
         from lerobot_nb.envs.base import resolve
         from lerobot_nb.policies.factory import policy_path
 
@@ -477,7 +486,7 @@ class EvalParameters:
             [*lines, "", *(f"- **Note:** {markdown_text(warning)}" for warning in notes)]
         )
 
-    def evaluate(self, progress: object = None) -> Any:
+    def evaluate(self, progress: "ProgressDisplay | None" = None) -> "EvalRun":
         """Run it: `evaluate` with all of this, or `resume`; returns its `EvalRun`."""
         from lerobot_nb.evaluation.evaluate import evaluate
         from lerobot_nb.results.run_folder import drop_unused
@@ -559,20 +568,21 @@ def _papermill_output() -> str | None:
     return str(Path(folder, output)) if output and "://" not in output else None
 
 
-def page_folder(namespace: Mapping[str, Any]) -> Path:
+def page_folder(namespace: Mapping[str, object]) -> Path:
     """The folder of the notebook whose variables these are: papermill's output, or the notebook
     that Jupyter shows; else the current folder. From Python papermill has to be told to say it:
     `execute_notebook(…, {"PAPERMILL_OUTPUT_PATH": output})`.
     """
-    path = (
+    path = str(
         namespace.get("PAPERMILL_OUTPUT_PATH")
         or _papermill_output()
         or os.environ.get("JPY_SESSION_NAME")
+        or ""
     )
     return Path(path).parent if path and Path(path).parent.is_dir() else Path()
 
 
-def _dictionary(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+def _dictionary(value: Mapping[str, object] | str | None) -> Kwargs:
     """A checked setting of the kind "json": its text is a dictionary by then."""
     return dict(value) if isinstance(value, Mapping) else {}
 
