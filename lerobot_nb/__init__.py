@@ -15,8 +15,8 @@ _HOMES = {
         "PolicyFeature",
         "TaskInfo",
     ),
+    "lerobot_nb.envs.check_benchmark": ("ContractError", "check_benchmark"),
     "lerobot_nb.envs.config": ("EnvConfig", "env_to_policy_features", "make_env_config"),
-    "lerobot_nb.envs.contract": ("ContractError", "check_benchmark"),
     "lerobot_nb.envs.errors": ("LerobotNbError",),
     "lerobot_nb.envs.factory": ("make_env", "make_env_pre_post_processors"),
     "lerobot_nb.envs.libero_processor": ("LiberoProcessor",),
@@ -96,11 +96,11 @@ if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the tabl
     from .envs.base import FeatureType as FeatureType
     from .envs.base import PolicyFeature as PolicyFeature
     from .envs.base import TaskInfo as TaskInfo
+    from .envs.check_benchmark import ContractError as ContractError
+    from .envs.check_benchmark import check_benchmark as check_benchmark
     from .envs.config import EnvConfig as EnvConfig
     from .envs.config import env_to_policy_features as env_to_policy_features
     from .envs.config import make_env_config as make_env_config
-    from .envs.contract import ContractError as ContractError
-    from .envs.contract import check_benchmark as check_benchmark
     from .envs.errors import LerobotNbError as LerobotNbError
     from .envs.factory import make_env as make_env
     from .envs.factory import make_env_pre_post_processors as make_env_pre_post_processors

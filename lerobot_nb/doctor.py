@@ -420,7 +420,7 @@ def examine(
     benchmark that is not known.
     """
     if benchmark is not None and benchmark not in BENCHMARKS:
-        from lerobot_nb.envs.settings import unknown_name
+        from lerobot_nb.envs.arguments import unknown_name
 
         raise unknown_name("benchmark", benchmark, BENCHMARKS)
     yield from _look_at_python()

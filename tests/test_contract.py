@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lerobot_nb.envs.base import TaskInfo
+from lerobot_nb.envs.check_benchmark import ContractError, check_benchmark
 from lerobot_nb.envs.config import EnvConfig, make_env_config
-from lerobot_nb.envs.contract import ContractError, check_benchmark
 
 
 class Walk(gymnasium.Env):

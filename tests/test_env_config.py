@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lerobot_nb.envs.arguments import select_task_ids, split_ids, split_names
 from lerobot_nb.envs.base import FeatureType, PolicyFeature, TaskInfo
 from lerobot_nb.envs.config import (
     EnvConfig,
@@ -18,7 +19,6 @@ from lerobot_nb.envs.config import (
     make_env_config,
 )
 from lerobot_nb.envs.factory import make_env, make_env_pre_post_processors
-from lerobot_nb.envs.settings import select_task_ids, split_ids, split_names
 
 
 @given(st.lists(st.integers(0, 200), min_size=1, unique=True))

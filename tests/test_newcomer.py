@@ -164,7 +164,7 @@ def test_a_kernel_whose_python_is_of_no_use(name, tmp_path, monkeypatch):
         ("follow.py", "'follow:MyPolicy'"),
         ("follow.Follow", "'follow:Follow'"),
         ("follow.py:Follow", "'follow:Follow'"),
-        ("follow:Folow", "did you mean 'Follow'?"),
+        ("follow:Folow", "Did you mean 'Follow'?"),
     ],
 )
 def test_a_policy_that_is_nearly_named_is_recognised(written, meant, tmp_path, monkeypatch):

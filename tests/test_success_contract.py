@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lerobot_nb.envs.base import TaskInfo
+from lerobot_nb.envs.check_benchmark import ContractError, check_benchmark
 from lerobot_nb.envs.config import EnvConfig
-from lerobot_nb.envs.contract import ContractError, check_benchmark
 
 
 class Slide(gymnasium.Env):

@@ -7,7 +7,6 @@ __all__ = ['TaskInfo', 'EpisodeSpec', 'FeatureType', 'PolicyFeature', 'EnvFactor
 
 # %% ../../nbs/envs/base.ipynb #84b7606e
 import argparse
-import difflib
 import functools
 import importlib
 import json
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .arguments import did_you_mean
 from .errors import shown
 from .types import Kwargs
 
@@ -44,10 +44,8 @@ def resolve(path: str) -> Any:
     found: Any = import_user_module(module_name, repr(path))
     for name in attribute.split("."):
         if not hasattr(found, name):
-            near = difflib.get_close_matches(name, dir(found), 1)
             raise ValueError(
-                f"{path!r}: module {module_name!r} has no {attribute!r}"
-                + (f"; did you mean {near[0]!r}?" if near else "")
+                f"{path!r}: module {module_name!r} has no {attribute!r}.{did_you_mean(name, dir(found))}"
             )
         found = getattr(found, name)
     return found

@@ -13,16 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+from .arguments import split_ids, split_names, unknown_name
 from .base import EnvFactory, FeatureType, PolicyFeature, TaskInfo, resolve
-from lerobot_nb.envs.settings import (
-    Checked,
-    Following,
-    Setting,
-    checked,
-    split_ids,
-    split_names,
-    unknown_name,
-)
+from .settings import Checked, Following, Setting, checked
 from .types import JsonObject, Kwargs
 
 # %% ../../nbs/envs/config.ipynb #a3f252da

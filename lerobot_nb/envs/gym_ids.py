@@ -22,9 +22,10 @@ import numpy as np
 from gymnasium import spaces
 
 from .answers import checked_observation, checked_reward, text_in
+from .arguments import select_task_ids, split_names
 from .base import EnvFactory, TaskInfo, import_user_module, new_python
 from .config import EnvConfig, EpisodeLength, RenderMode, TaskNames, Text
-from .settings import Setting, checks_arguments, select_task_ids, split_names
+from .settings import Setting, checks_arguments
 from .success import read_success
 from .types import AnySpace, Info, JsonObject, Kwargs, Observation, Options
 

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from .arguments import split_ids, split_names, unknown_name
 from .base import EnvFactory, FeatureType, PolicyFeature, TaskInfo
 from lerobot_nb.envs.config import (
     EnvConfig,
@@ -38,14 +39,7 @@ from lerobot_nb.envs.libero_tasks import (
     suite_name,
     task_names,
 )
-from lerobot_nb.envs.settings import (
-    Setting,
-    checked,
-    checks_arguments,
-    split_ids,
-    split_names,
-    unknown_name,
-)
+from .settings import Setting, checked, checks_arguments
 from .types import AnySpace, Info, JsonObject, Kwargs, Options
 
 # %% ../../nbs/envs/libero.ipynb #db7bae76

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import select_task_ids, split_ids, split_names, unknown_name
 from .base import TaskInfo
 from lerobot_nb.envs.libero_paths import (
     LiberoPaths,
@@ -26,7 +27,6 @@ from lerobot_nb.envs.libero_paths import (
     installed_folder,
     package_folder,
 )
-from .settings import select_task_ids, split_ids, split_names, unknown_name
 
 # %% ../../nbs/envs/libero_tasks.ipynb #d8764dea
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")

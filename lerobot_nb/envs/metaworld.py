@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from .arguments import select_task_ids, split_names, unknown_name
 from .base import EnvFactory, FeatureType, PolicyFeature, TaskInfo
 from lerobot_nb.envs.config import (
     EnvConfig,
@@ -28,13 +29,7 @@ from lerobot_nb.envs.config import (
     Text,
     Texts,
 )
-from lerobot_nb.envs.settings import (
-    Setting,
-    checks_arguments,
-    select_task_ids,
-    split_names,
-    unknown_name,
-)
+from .settings import Setting, checks_arguments
 from .types import AnySpace, Info, JsonObject, Kwargs, Options
 
 # %% ../../nbs/envs/metaworld.ipynb #81066dc7

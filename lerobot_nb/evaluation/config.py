@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from lerobot_nb.envs.arguments import unknown_name
 from lerobot_nb.envs.cores import usable_cores
-from lerobot_nb.envs.settings import Checked, Setting, unknown_name
+from lerobot_nb.envs.settings import Checked, Setting
 from lerobot_nb.envs.types import JsonObject, Kwargs
 from lerobot_nb.results.stopping import StopRule
 

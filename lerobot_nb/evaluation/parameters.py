@@ -317,8 +317,8 @@ class EvalParameters:
         """The benchmark's `EnvConfig`. ValueError for an unknown benchmark, task or field, listing
         what is known.
         """
+        from lerobot_nb.envs.arguments import unknown_name
         from lerobot_nb.envs.config import env_config_class, make_env_config
-        from lerobot_nb.envs.settings import unknown_name
         from lerobot_nb.policies.factory import policy_wishes
 
         fields: Kwargs = {
