@@ -168,7 +168,7 @@ def test_contrast_of_every_colour_on_white_and_on_dark():
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
         return np.dot([0.2126, 0.7152, 0.0722], linear)
 
-    for colour in (figures.BLUE, figures.VERMILION, figures.INK):
+    for colour in (figures.BLUE, figures.VERMILION, figures.INK, *figures._OTHERS):
         for background in ("#ffffff", "#222222"):
             light, dark = sorted((luminance(colour), luminance(background)), reverse=True)
             assert (light + 0.05) / (dark + 0.05) > 3, (colour, background)

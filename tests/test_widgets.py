@@ -247,6 +247,10 @@ def test_a_live_evaluation_is_started_paused_and_stopped(tmp_path):
         wait_for(
             tab, "document.querySelector('.lerobot-nb-live b').innerText === 'stopped'", "the end"
         )
+        wait_for(tab, f"{button('Pause')}.disabled && {button('Stop')}.disabled", "idle buttons")
+        assert " left" not in text_of(tab, ".lerobot-nb-live") and "--resume" in text_of(
+            tab, ".lerobot-nb-live"
+        )
         picture(tab, "live_stopped")
     manifest = RunFolder(folder).manifest()
     assert manifest["status"] == "interrupted"

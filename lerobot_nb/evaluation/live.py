@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import ipywidgets
 
 # %% ../../nbs/evaluation/live.ipynb #3bade12f
-def progress_page(progress: Progress, state: str, messages: list[str]) -> str:
+def progress_page(progress: Progress, state: str, messages: list[str], ended: bool = False) -> str:
     """HTML: how far it is, how well it goes."""
     rate = progress.counts.rate
     share = 100 * progress.n_done / progress.n_total if progress.n_total else 0.0
@@ -51,7 +51,7 @@ def progress_page(progress: Progress, state: str, messages: list[str]) -> str:
     success = f"<div>success so far {html_text(rate)} {bar}</div>" if rate.n_judged else ""
     return (
         f'<div><progress value="{share:.1f}" max="100" style="width:16em;vertical-align:middle"></progress> '
-        f"<b>{html_text(state)}</b> {html_text(progress.line())}</div>{success}{told}"
+        f"<b>{html_text(state)}</b> {html_text(progress.line(ended))}</div>{success}{told}"
     )
 
 
@@ -321,7 +321,6 @@ class LiveEval:
             return
         p, ended = self._parts, self.ended
         p["page"].value = self._page()
-        p["pictures"].value = last_pictures(RunFolder(self.folder), self.progress.filmed)
         paused = self.controls.paused
         p["pause"].description, p["pause"].icon = (
             ("Go on", "play") if paused else ("Pause", "pause")
@@ -330,9 +329,11 @@ class LiveEval:
         p["pause"].disabled = not self._can_pause or self._thread is None or ended
         p["stop"].disabled = self._thread is None or ended or self.controls.stopping
         p["below"].value = self._below()
+        # last: videos take their time
+        p["pictures"].value = last_pictures(RunFolder(self.folder), self.progress.filmed)
 
     def _page(self) -> str:
-        return progress_page(self.progress, self.state, self.progress.messages)
+        return progress_page(self.progress, self.state, self.progress.messages, self.ended)
 
     def _below(self) -> str:
         problem = (
@@ -360,4 +361,4 @@ class LiveEval:
         return text | {name: value for name, value in bundle.items() if name not in text}
 
     def __repr__(self) -> str:
-        return f"<LiveEval, {self.state}: {self.progress.line()}>"
+        return f"<LiveEval, {self.state}: {self.progress.line(self.ended)}>"

@@ -168,8 +168,14 @@ class Progress:
         ]
         return (self.n_total - self.n_done) * max(paces) if paces else None
 
-    def words(self) -> str:
-        """success 9/11 (82 %) · 1 error · 412 steps/s · 0:35 left"""
+    def words(self, ended: bool = False) -> str:
+        """success 9/11 (82 %) · 1 error · 412 steps/s · 0:35 left
+
+        Parameters
+        ----------
+        ended
+            Nothing more comes: no time is left.
+        """
         counts = self.counts
         parts = []
         if counts.n_judged:
@@ -186,7 +192,7 @@ class Progress:
                 if self.steps_per_s >= 10
                 else f"{self.steps_per_s:.1f} steps/s"
             )
-        if self.n_done < self.n_total:
+        if self.n_done < self.n_total and not ended:
             parts.append(
                 f"{duration(self.left_s)} left"
                 if self.left_s is not None
@@ -196,10 +202,16 @@ class Progress:
             parts.append(f"{duration(self.elapsed_s)} in all")
         return " · ".join(parts)
 
-    def line(self) -> str:
-        """mt10, expert: 12/30 episodes (40 %) · success 9/11 (82 %) · …"""
+    def line(self, ended: bool = False) -> str:
+        """mt10, expert: 12/30 episodes (40 %) · success 9/11 (82 %) · …
+
+        Parameters
+        ----------
+        ended
+            As `words` takes it.
+        """
         percent = f" ({100 * self.n_done / self.n_total:.0f} %)" if self.n_total else ""
-        return f"{self.description + ': ' if self.description else ''}{self.n_done}/{self.n_total} episodes{percent} · {self.words()}"
+        return f"{self.description + ': ' if self.description else ''}{self.n_done}/{self.n_total} episodes{percent} · {self.words(ended)}"
 
 # %% ../../nbs/evaluation/progress.ipynb #2948a748
 def duration(seconds: float) -> str:

@@ -92,6 +92,9 @@ COLOURS = {
 }
 
 
+_LEFT = 56  # pixels for the numbers beside a plot
+
+
 def reward_points(
     table: EpisodeTable, numbers: Sequence[int], chosen: int | None = None, width: int = 420
 ) -> str:
@@ -104,7 +107,7 @@ def reward_points(
     last = max(max(table.records[number].episode_index for number in known), 1)
 
     def place(number: int) -> tuple[float, float]:
-        x = 6 + (width - 12) * table.records[number].episode_index / last
+        x = _LEFT + (width - _LEFT - 6) * table.records[number].episode_index / last
         y = 86 - 74 * ((rewards[number] - low) / (high - low) if high > low else 0.5)
         return x, y
 
@@ -134,7 +137,7 @@ def reward_curve(rewards: Sequence[float], width: int = 420) -> str:
     low, high = min(0.0, *rewards), max(0.0, *rewards)
     n_last = max(len(rewards) - 1, 1)
     points = " ".join(
-        f"{6 + (width - 12) * i / n_last:.1f},{86 - 74 * ((reward - low) / (high - low) if high > low else 0.5):.1f}"
+        f"{_LEFT + (width - _LEFT - 6) * i / n_last:.1f},{86 - 74 * ((reward - low) / (high - low) if high > low else 0.5):.1f}"
         for i, reward in enumerate(rewards)
     )
     line = f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>'
@@ -146,8 +149,8 @@ def _plot(
 ) -> str:
     return (
         f'<svg class="lerobot-nb-{name}" width="{width}" height="{height + 14}" viewBox="0 0 {width} {height + 14}" role="img" aria-label="{html_text(title)}">'
-        f'<path d="M6 {height}H{width - 6}" stroke="currentColor" stroke-opacity=".4"/>{content}'
-        f'<g fill="currentColor" font-size="10" opacity=".75"><text x="6" y="9">{high:.4g}</text><text x="6" y="{height - 3}">{low:.4g}</text>'
+        f'<path d="M{_LEFT} {height}H{width - 6}" stroke="currentColor" stroke-opacity=".4"/>{content}'
+        f'<g fill="currentColor" font-size="10" opacity=".75"><text x="0" y="15">{high:.4g}</text><text x="0" y="{height - 3}">{low:.4g}</text>'
         f'<text x="{width - 6}" y="{height + 11}" text-anchor="end">{html_text(title)}</text></g></svg>'
     )
 

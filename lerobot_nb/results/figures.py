@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/results/figures.ipynb #ab5230d0
 # after Okabe and Ito (2008), the blue lighter, so that it is seen on black; INK: text and axes
 BLUE, VERMILION, INK = "#2288CC", "#D55E00", "#808080"
+_OTHERS = ("#009E73", "#B66BA0", "#A07800")  # of what is neither success nor failure
 _FAINT = "#80808040"
 
 
@@ -207,19 +208,37 @@ def length_plot(records: Sequence[EpisodeRecord]) -> "Figure":
     judged = [
         record for episodes in tasks.values() for record in episodes if record.success is not None
     ]
-    for suite in dict.fromkeys(record.suite for record in judged):
-        of_suite = [record for record in judged if record.suite == suite]
-        _success_curve(right, of_suite, terminal_text(suite))
+    suites = list(dict.fromkeys(record.suite for record in judged))
+    # colours of their own: blue and vermilion are outcomes
+    styles = [(INK, "-"), *zip(_OTHERS * 2, ["-"] * len(_OTHERS) + ["--"] * len(_OTHERS))]
+    _success_curve(right, judged, f"all {len(suites)} suites" * (len(suites) > 1), *styles[0])
+    if 1 < len(suites) < len(styles):
+        for suite, style in zip(suites, styles[1:]):
+            of_suite = [record for record in judged if record.suite == suite]
+            _success_curve(right, of_suite, terminal_text(suite), *style)
     if not judged:
         _empty(right, "no episode is judged")
     right.set_xlabel("steps until success was first reported")
     _title(right, "share of episodes that had succeeded, percent")
-    if labelled:
-        _legend(figure, len(labelled))
+    _title(left, " ")  # the panels stay beside each other
+    for axis, place in ((left, (1.0, 1.0)), (right, None)):
+        if axis.get_legend_handles_labels()[1]:
+            axis.legend(
+                loc="lower right" if place else "upper left",
+                bbox_to_anchor=place,
+                ncols=3 if place else 1,
+                fontsize=8 if place else 7,
+                frameon=False,
+                labelcolor=INK,
+            )
     return figure
 
 
-def _success_curve(axis: "Axes", records: Sequence[EpisodeRecord], name: str) -> None:
+def _success_curve(
+    axis: "Axes", records: Sequence[EpisodeRecord], name: str, colour: str, line: str
+) -> None:
+    if not records:
+        return
     steps = sorted(
         record.success_step
         for record in records
@@ -227,20 +246,18 @@ def _success_curve(axis: "Axes", records: Sequence[EpisodeRecord], name: str) ->
     )
     longest = max(record.n_steps for record in records)
     shares = [100 * (i + 1) / len(records) for i in range(len(steps))]
-    axis.step([0, *steps, longest], [0, *shares, shares[-1] if shares else 0], where="post")
+    axis.step(
+        [0, *steps, longest],
+        [0, *shares, shares[-1] if shares else 0],
+        where="post",
+        color=colour,
+        linestyle=line,
+        # a name that begins with "_" is left out of legends, one with "$" is read as a formula
+        label=name.replace("$", r"\$").replace("_", " ", name.startswith("_")) or None,
+    )
     axis.set_ylim(-2, 102)
     axis.set_xlim(left=0)
     axis.tick_params(left=True)
-    axis.text(
-        longest,
-        shares[-1] if shares else 0,
-        f" {name}",
-        color=axis.lines[-1].get_color(),
-        fontsize=8,
-        va="center",
-        ha="left",
-        parse_math=False,
-    )
 
 # %% ../../nbs/results/figures.ipynb #e4f4e3ab
 def reward_curves(
@@ -249,7 +266,9 @@ def reward_curves(
     max_lines: int = 40,  # thin lines a task; the mean is of all
     cumulative: bool = False,  # the sum so far instead of the reward of the step
 ) -> "Figure":
-    """Rewards over the steps of episodes, a panel for each task. Failures are dashed."""
+    """Rewards over the steps of episodes, a panel for each task. Successes and failures differ in
+    colour and in their lines.
+    """
     import numpy as np
 
     tasks: dict[tuple[str, int], list[tuple[EpisodeRecord, Sequence[float]]]] = {}
@@ -286,11 +305,19 @@ def reward_curves(
         )
         _title(axis, _record_name(curves[0][0]))
         axis.tick_params(left=True)
-        axis.set_xlabel("step; line: mean of the episodes still running", fontsize=7)
+        axis.set_xlabel("step; thick: mean of the episodes still running", fontsize=7)
     for axis in axes[len(tasks) :]:
         axis.set_visible(False)
     if not tasks:
         _empty(axes[0], "no rewards were kept step by step")
+    for known, label, colour, line in (
+        (True, "success", BLUE, "-"),
+        (False, "not a success", VERMILION, "--"),
+    ):
+        if any((record.success is True) is known for record, _ in episodes):
+            axes[0].plot([], [], color=colour, linestyle=line, linewidth=0.8, label=label)
+    if tasks:
+        _legend(figure, 2)
     return figure
 
 # %% ../../nbs/results/figures.ipynb #2e24d831
@@ -429,6 +456,8 @@ def figure_svg(figure: "Figure", for_page: bool = False) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     for name in re.findall(r'<svg[^>]* width="([^"]*)"', text)[:1]:
-        text = text.replace(f'width="{name}"', f'style="width:100%;max-width:{name}"', 1)
+        # texts stay large enough to read: a narrow page scrolls
+        style = f"width:100%;min-width:calc({name} * 0.75);max-width:{name}"
+        text = text.replace(f'width="{name}"', f'style="{style}"', 1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     return re.sub(INK, "currentColor", text, flags=re.IGNORECASE)

@@ -141,7 +141,7 @@ h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .
 .wide { overflow-x: auto; } p.faint, figcaption { color: var(--faint); }
 code, pre { font-family: ui-monospace, monospace; font-size: 90%; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; border-left: 3px solid var(--line); padding-left: .8em; }
-nav a { margin-right: 1em; } a { color: #2288cc; } video, img { max-width: 100%; }
+nav a { margin-right: 1em; display: inline-block; } a { color: #2288cc; } video, img { max-width: 100%; }
 details summary { cursor: pointer; }
 """
 _POLICY = (
@@ -162,7 +162,8 @@ def html_report(
     manifest: Mapping[str, Any] = report.manifest or {}
     sections = [("table", "Results", f'<div class="wide">{html_table(report.eval_info)}</div>')]
     for name, title, figure in run_figures(report):
-        sections.append((name, title, figure_svg(figure, for_page=True)))
+        picture = figure_svg(figure, for_page=True)
+        sections.append((name, title, f'<div class="wide">{picture}</div>'))
     names = [name for name, _, _ in sections]
     if "curves" not in names:
         name, title, content = sections[names.index("rewards")]
