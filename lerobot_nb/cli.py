@@ -269,7 +269,7 @@ def _usage_errors(
     """(result, 0), or (None, 2) after saying what was wrong with the arguments or with this
     machine.
     """
-    from lerobot_nb.results.escaping import terminal_text
+    from lerobot_nb.results.escaping import print_error
     from lerobot_nb.results.run_folder import RunFolderError
 
     try:
@@ -277,7 +277,7 @@ def _usage_errors(
     except BrokenPipeError:
         raise
     except (ValueError, TypeError, ImportError, OSError, RunFolderError) as error:
-        print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
+        print_error(parser.prog, error)
         return None, 2
 
 
@@ -287,7 +287,7 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
     """
     from lerobot_nb.envs.workers import Terminated
     from lerobot_nb.policies.base import PolicyUnavailable
-    from lerobot_nb.results.escaping import terminal_text
+    from lerobot_nb.results.escaping import print_error, terminal_text
     from lerobot_nb.results.outcomes import RunStatus
     from lerobot_nb.results.run_folder import RunFolderError, resume_command
 
@@ -299,13 +299,13 @@ def _run(parser: ArgumentParser, folder: Path, run: "Callable[[], EvalRun]") -> 
         begun = _manifest_bytes(folder) != before  # a full disk, say
         if begun:
             _print_result(folder)
-        print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
+        print_error(parser.prog, error)
         return 1 if begun else 2
     except (ValueError, TypeError, ImportError, OSError) as error:
         if _manifest_bytes(folder) != before:  # it had begun: not a matter of usage
             _print_result(folder)
             raise
-        print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
+        print_error(parser.prog, error)
         return 2
     except (KeyboardInterrupt, Terminated) as error:
         begun = _manifest_bytes(folder) != before

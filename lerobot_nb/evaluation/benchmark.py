@@ -20,7 +20,7 @@ from ..envs.types import Actions, Batch, BatchValue, EnvMaker, JsonObject, Proce
 from ..envs.vector import HOW_TO_MAKE_ENVS, LazyVectorEnv
 from .config import EvalConfig
 from .plan import Plan
-from .runner import Runner
+from .runner import Runner, check_placement
 from .schedule import Schedule
 from .warm_workers import WarmWorkers
 from ..policies.base import Batcher, Episode, Policy
@@ -261,14 +261,7 @@ def make_benchmark(
 def choose_placement(config: EvalConfig, policy: Policy) -> str:
     """ "driver" or "worker". ValueError for a placement that the policy does not allow."""
     if config.placement != "auto":
-        if config.placement not in policy.placements:
-            raise ValueError(
-                f"placement={config.placement!r}: policy {policy.name!r} allows {', '.join(policy.placements)}"
-            )
-        if config.placement == "worker" and policy.spec is None:
-            raise ValueError(
-                f"placement='worker': policy {policy.name!r} is a Python object that no worker can build; pass 'my_module:MyPolicy', or use 'driver'"
-            )
+        check_placement(policy, config.placement)
         return config.placement
     return "worker" if "worker" in policy.placements and policy.spec is not None else "driver"
 

@@ -8,6 +8,7 @@ __all__ = ['Runner']
 # %% ../../nbs/evaluation/runner.ipynb #9912dc72
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..envs.base import EpisodeSpec, TaskInfo
@@ -30,6 +31,7 @@ from ..policies.base import Batcher, Episode, Policy, PolicyUnavailable
 from ..results.records import EpisodeRecord
 
 # %% ../../nbs/evaluation/runner.ipynb #9c92810c
+@dataclass(eq=False)
 class _WorkGiver:
     """Makes a job of the next episode, and sends it to a seat's worker.
 
@@ -39,44 +41,28 @@ class _WorkGiver:
         Of the policy in the driver; None where each worker has a policy of its own.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        schedule: Schedule,
-        factory_of: Callable[[TaskInfo], EnvMaker],
-        env_config_of: Callable[[TaskInfo], EnvConfig | None],
-        policy: Policy,
-        config: EvalConfig,
-        seats: Seats,
-        endings: Endings,
-        turns: Turns | None,
-        run_folder: Path | None,
-        video_path_of: Callable[[EpisodeSpec], Path | None],
-    ) -> None:
-        self.plan, self.schedule, self.factory_of, self.env_config_of, self.policy, self.config = (
-            plan,
-            schedule,
-            factory_of,
-            env_config_of,
-            policy,
-            config,
-        )
-        self.seats, self.endings, self.turns, self.run_folder, self.video_path_of = (
-            seats,
-            endings,
-            turns,
-            run_folder,
-            video_path_of,
-        )
+    plan: Plan
+    schedule: Schedule
+    factory_of: Callable[[TaskInfo], EnvMaker]
+    env_config_of: Callable[[TaskInfo], EnvConfig | None]
+    policy: Policy
+    config: EvalConfig
+    seats: Seats
+    endings: Endings
+    turns: Turns | None
+    run_folder: Path | None
+    video_path_of: Callable[[EpisodeSpec], Path | None]
+
+    def __post_init__(self) -> None:
         self._task_indices = {
-            (task.suite, task.task_id): number for number, task in enumerate(plan.tasks)
+            (task.suite, task.task_id): number for number, task in enumerate(self.plan.tasks)
         }
         self._factories: dict[int, EnvMaker] = {}
         # as plain data, for policies in workers
         self._env_configs: dict[tuple[str, int], JsonObject | None] = {}
         self._only_failures, self._success_at = (
-            config.render_rule.only_failures,
-            SuccessAt(config.success_at),
+            self.config.render_rule.only_failures,
+            SuccessAt(self.config.success_at),
         )
 
     def give(self, seat: Seat) -> None:
@@ -278,15 +264,15 @@ class _Loop:
         )
 
 # %% ../../nbs/evaluation/runner.ipynb #176a44be
-def _check_placement(policy: Policy, placement: str) -> None:
+def check_placement(policy: Policy, placement: str) -> None:
     """ValueError for a policy that can't run there."""
     if placement not in policy.placements:
         raise ValueError(
-            f"policy {policy.name!r} does not run in placement={placement!r}; it allows {', '.join(policy.placements)}"
+            f"placement={placement!r}: policy {policy.name!r} allows {', '.join(policy.placements)}"
         )
     if placement == "worker" and policy.spec is None:
         raise ValueError(
-            f"policy {policy.name!r} is a Python object that no worker can build; use placement='driver', or pass 'my_module:MyPolicy'"
+            f"placement='worker': policy {policy.name!r} is a Python object that no worker can build; pass 'my_module:MyPolicy', or use 'driver'"
         )
 
 # %% ../../nbs/evaluation/runner.ipynb #09fb62ec
@@ -340,7 +326,7 @@ class Runner:
         schedule: Schedule | None = None,
         workers: WarmWorkers | None = None,
     ) -> None:
-        _check_placement(policy, placement)
+        check_placement(policy, placement)
         self.plan, self.config, self.policy, self.placement, self.preload = (
             plan,
             config,

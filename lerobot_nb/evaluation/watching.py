@@ -9,7 +9,6 @@ __all__ = ['RunState', 'RunWatch', 'watch_run']
 import os
 import shlex
 import stat
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from ..envs.arguments import ArgumentParser
 from .progress import Progress, make_progress
-from ..results.escaping import terminal_text
+from ..results.escaping import print_error, terminal_text
 from ..results.eval_info import reports_success
 from ..results.manifest import Manifest
 from ..results.outcomes import EpisodeTally, RunStatus
@@ -332,7 +331,7 @@ def watch_command(argv: Sequence[str] | None = None) -> int:
             once=arguments.once,
         )
     except (RunFolderError, ValueError) as error:
-        print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
+        print_error(parser.prog, error)
         return 2
     print(terminal_text(_ending(state, arguments.folder)))
     return state.exit_code

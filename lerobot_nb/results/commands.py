@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from ..envs.arguments import ArgumentParser
-from .escaping import terminal_text
+from .escaping import print_error, terminal_text
 from .records import dumps_strict
 
 _Result = TypeVar("_Result")
@@ -27,7 +27,7 @@ def _usage_errors(parser: argparse.ArgumentParser, function: Callable[[], _Resul
     try:
         return function()
     except (ValueError, OSError, ImportError, RunFolderError) as error:
-        print(f"{parser.prog}: error: {terminal_text(error)}", file=sys.stderr)
+        print_error(parser.prog, error)
         raise SystemExit(2) from None
 
 

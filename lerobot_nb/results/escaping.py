@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/results/escaping.ipynb #1baced33
 import html
 import re
+import sys
 
 # %% ../../nbs/results/escaping.ipynb #6db419cd
 _CONTROLS = re.compile(
@@ -28,6 +29,11 @@ def terminal_text(
         ),
         str(text),
     )
+
+
+def print_error(prog: str, error: object) -> None:
+    """Say on standard error why a command (`prog`) does nothing, or stops."""
+    print(f"{prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
 
 # %% ../../nbs/results/escaping.ipynb #1efadd8e
 def html_text(text: object, lines: bool = False) -> str:

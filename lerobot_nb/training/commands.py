@@ -93,7 +93,7 @@ def record_command(argv: Sequence[str]) -> int:
         given.pop("failures"),
         given.pop("finish", None),
     )
-    from lerobot_nb.results.escaping import terminal_text
+    from lerobot_nb.results.escaping import print_error, terminal_text
 
     began = (folder / "recording").exists()
     try:
@@ -109,7 +109,7 @@ def record_command(argv: Sequence[str]) -> int:
         print("interrupted; give the same command again to go on", file=sys.stderr)
         return 130
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
-        print(f"{parser.prog}: error: {terminal_text(error, lines=True)}", file=sys.stderr)
+        print_error(parser.prog, error)
         return 1 if (folder / "recording").exists() and not began else 2
     print(f"{written.n_episodes} episodes, {len(written)} frames: {terminal_text(written.folder)}")
     return 0
