@@ -187,6 +187,21 @@ def test_outputs_hold_no_traceback_folder_or_secret(staged):
     assert not found
 
 
+def test_figures_are_pictures(staged):
+    """A figure that a notebook could not draw leaves its name, "<Figure size …>", and no picture."""
+    missing = []
+    for page in staged.rglob("*.ipynb"):
+        for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                data = output.get("data", {})
+                name = "".join(data.get("text/plain", ""))
+                if name.startswith("<Figure") and not any(
+                    kind.startswith("image/") for kind in data
+                ):
+                    missing.append(f"{page.relative_to(staged)}: {name}")
+    assert missing == []
+
+
 def test_every_picture_has_a_description(staged):
     """A figure says what it shows (`#| fig-alt: "…"` in its cell); a picture in Markdown or HTML has a text of its own."""
     bare = []

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from .rates import points_text, wilson_interval
 from .records import EpisodeRecord, judged_records
 from .run_folder import RunFolder
 from .statistics import minimal_detectable_difference
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # %% ../../nbs/results/comparison.ipynb #8a5733cc
 @dataclass(frozen=True)
@@ -1160,22 +1163,22 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 # %% ../../nbs/results/comparison.ipynb #3fdb9e09
-def difference_plot(comparison: Comparison) -> Any:
+def difference_plot(comparison: Comparison) -> "Figure":
     """Difference and interval of every task and of all, as a matplotlib figure; a task that differs
     beyond chance (Holm) is filled.
     """
-    import matplotlib.pyplot as plt
+    from lerobot_nb.results.escaping import terminal_text
+    from lerobot_nb.results.figures import BLUE, INK, VERMILION, new_figure
 
     shown = [task for task in comparison.tasks if task.counts.difference is not None]
-    figure, axis = plt.subplots(figsize=(8, 1.2 + 0.26 * (len(shown) + 2)), layout="constrained")
-    plt.close(figure)
+    figure, (axis,) = new_figure(8, 1.2 + 0.26 * (len(shown) + 2))
     rows = [
         (
             f"{task.suite}/{task.task_id} {task.task}",
             task.counts.difference,
             task.interval,
             task.holm_p_value,
-            "#0072B2",
+            BLUE,
         )
         for task in shown
     ]
@@ -1185,7 +1188,7 @@ def difference_plot(comparison: Comparison) -> Any:
             comparison.counts.difference,
             comparison.interval,
             comparison.p_value,
-            "#D55E00",
+            VERMILION,
         )
     )
     if comparison.cluster_interval is not None:
@@ -1195,7 +1198,7 @@ def difference_plot(comparison: Comparison) -> Any:
                 comparison.counts.difference,
                 comparison.cluster_interval,
                 None,
-                "#D55E00",
+                VERMILION,
             )
         )
     for height, (_, difference, interval, p_value, colour) in enumerate(rows):
@@ -1208,11 +1211,12 @@ def difference_plot(comparison: Comparison) -> Any:
             height,
             "o",
             color=colour,
-            markerfacecolor=colour if beyond else "white",
+            markerfacecolor=colour if beyond else "none",
             markersize=6,
         )
-    axis.axvline(0, color="#777", linewidth=1)
-    axis.set_yticks(range(len(rows)), [name.replace("$", r"\$") for name, *_ in rows], fontsize=8)
+    axis.axvline(0, color=INK, linewidth=1)
+    names = [terminal_text(name) for name, *_ in rows]
+    axis.set_yticks(range(len(rows)), names, fontsize=8, parse_math=False)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_xlabel(f"{comparison.b.name} minus {comparison.a.name}, points".replace("$", r"\$"))
     for side in ("top", "right", "left"):

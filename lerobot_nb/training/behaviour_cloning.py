@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ from lerobot_nb.policies.cloned import (
 from ..results.dataset import Demonstrations
 from ..results.eval_info import build_eval_info
 from .tracking import Tracker, no_tracker
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _log = logging.getLogger(__name__)
 
@@ -682,31 +685,23 @@ class Training:
             raise TrainingError(f"{path} can't be read: {error}") from error
         return lines
 
-    def plot(self) -> Any:
+    def plot(self) -> "Figure":
         """A matplotlib figure: the loss, and the success rate with its 95 % interval (Wilson), by
         step.
         """
-        from matplotlib.figure import Figure
-
+        from lerobot_nb.results.figures import BLUE, new_figure
         from lerobot_nb.results.rates import SuccessRate
 
-        figure = Figure(figsize=(9, 3.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
+        figure, (left, right) = new_figure(9, 3.2, n_columns=2)
         losses = [line for line in self.log() if line["kind"] == "loss"]
-        left.plot(
-            [line["step"] for line in losses], [line["loss"] for line in losses], color="#1f5f8b"
-        )
+        left.plot([line["step"] for line in losses], [line["loss"] for line in losses], color=BLUE)
         left.set(xlabel="step", ylabel="loss (normalised actions)", ylim=(0, None))
         for result in self.results:
             interval = SuccessRate(result.n_success, result.n_judged).interval()
             if interval is not None:
                 low, high = interval
-                right.plot(
-                    [result.step] * 2, [low * 100, high * 100], color="#1f5f8b", linewidth=1.5
-                )
-                right.plot(
-                    result.step, 100 * result.n_success / result.n_judged, "o", color="#1f5f8b"
-                )
+                right.plot([result.step] * 2, [low * 100, high * 100], color=BLUE, linewidth=1.5)
+                right.plot(result.step, 100 * result.n_success / result.n_judged, "o", color=BLUE)
         right.set(xlabel="step", ylabel="success, %", ylim=(0, 103))
         return figure
 
