@@ -6,7 +6,7 @@
 __all__ = ['PairCounts', 'mcnemar_exact', 'difference_p_value', 'holm', 'newcombe_interval', 'cluster_difference_interval',
            'probability_of_improvement', 'RunOutcomes', 'ProtocolMismatchError', 'TaskComparison', 'Comparison',
            'compare_outcomes', 'comparison_text', 'cochrans_q', 'MultiComparison', 'compare_many', 'multi_text',
-           'compare_runs', 'gate', 'comparison_json', 'difference_plot']
+           'compare_runs', 'gate', 'comparison_json']
 
 # %% ../../nbs/results/comparison.ipynb #ff037a4c
 import math
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,6 @@ from .rates import points_text, wilson_interval
 from .records import EpisodeRecord, judged_records
 from .run_folder import RunFolder
 from .statistics import minimal_detectable_difference
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # %% ../../nbs/results/comparison.ipynb #8a5733cc
 @dataclass(frozen=True)
@@ -1161,65 +1158,3 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "settled_b": c.b.settled,
         "differing_protocol": {name: list(values) for name, values in c.differing_protocol.items()},
     }
-
-# %% ../../nbs/results/comparison.ipynb #3fdb9e09
-def difference_plot(comparison: Comparison) -> "Figure":
-    """Difference and interval of every task and of all, as a matplotlib figure; a task that differs
-    beyond chance (Holm) is filled.
-    """
-    from lerobot_nb.results.escaping import terminal_text
-    from lerobot_nb.results.figures import BLUE, INK, VERMILION, new_figure
-
-    shown = [task for task in comparison.tasks if task.counts.difference is not None]
-    figure, (axis,) = new_figure(8, 1.2 + 0.26 * (len(shown) + 2))
-    rows = [
-        (
-            f"{task.suite}/{task.task_id} {task.task}",
-            task.counts.difference,
-            task.interval,
-            task.holm_p_value,
-            BLUE,
-        )
-        for task in shown
-    ]
-    rows.append(
-        (
-            "all, these tasks",
-            comparison.counts.difference,
-            comparison.interval,
-            comparison.p_value,
-            VERMILION,
-        )
-    )
-    if comparison.cluster_interval is not None:
-        rows.append(
-            (
-                "all, tasks like these",
-                comparison.counts.difference,
-                comparison.cluster_interval,
-                None,
-                VERMILION,
-            )
-        )
-    for height, (_, difference, interval, p_value, colour) in enumerate(rows):
-        if difference is None or interval is None:
-            continue
-        beyond = p_value is not None and p_value < 1 - comparison.confidence
-        axis.plot([100 * end for end in interval], [height, height], color=colour, linewidth=2)
-        axis.plot(
-            100 * difference,
-            height,
-            "o",
-            color=colour,
-            markerfacecolor=colour if beyond else "none",
-            markersize=6,
-        )
-    axis.axvline(0, color=INK, linewidth=1)
-    names = [terminal_text(name) for name, *_ in rows]
-    axis.set_yticks(range(len(rows)), names, fontsize=8, parse_math=False)
-    axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.set_xlabel(f"{comparison.b.name} minus {comparison.a.name}, points".replace("$", r"\$"))
-    for side in ("top", "right", "left"):
-        axis.spines[side].set_visible(False)
-    axis.tick_params(left=False)
-    return figure
