@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['success_plot', 'suite_plot', 'reward_plot', 'length_plot', 'reward_curves', 'timeline', 'running_rate_plot',
-           'contact_sheet']
+           'difference_plot', 'contact_sheet']
 
 # %% ../../nbs/results/figures.ipynb #25be50c7
 import importlib
@@ -25,6 +25,8 @@ from lerobot_nb.results.tables import clustered_sums, shows_suites, task_name
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from lerobot_nb.results.comparison import Comparison
 
 # %% ../../nbs/results/figures.ipynb #ab5230d0
 # after Okabe and Ito (2008), the blue lighter, so that it is seen on black; INK: text and axes
@@ -394,6 +396,65 @@ def running_rate_plot(
         f"judged episodes; the band holds the rate at all times together ({100 * confidence:g} %)"
     )
     _title(axis, "success so far, percent")
+    return figure
+
+# %% ../../nbs/results/figures.ipynb #3fdb9e09
+def difference_plot(comparison: "Comparison") -> "Figure":
+    """Difference and interval of every task and of all, as a matplotlib figure; a task that differs
+    beyond chance (Holm) is filled.
+    """
+    shown = [task for task in comparison.tasks if task.counts.difference is not None]
+    figure, (axis,) = new_figure(8, 1.2 + 0.26 * (len(shown) + 2))
+    rows = [
+        (
+            f"{task.suite}/{task.task_id} {task.task}",
+            task.counts.difference,
+            task.interval,
+            task.holm_p_value,
+            BLUE,
+        )
+        for task in shown
+    ]
+    rows.append(
+        (
+            "all, these tasks",
+            comparison.counts.difference,
+            comparison.interval,
+            comparison.p_value,
+            VERMILION,
+        )
+    )
+    if comparison.cluster_interval is not None:
+        rows.append(
+            (
+                "all, tasks like these",
+                comparison.counts.difference,
+                comparison.cluster_interval,
+                None,
+                VERMILION,
+            )
+        )
+    for height, (_, difference, interval, p_value, colour) in enumerate(rows):
+        if difference is None or interval is None:
+            continue
+        beyond = p_value is not None and p_value < 1 - comparison.confidence
+        axis.plot([100 * end for end in interval], [height, height], color=colour, linewidth=2)
+        axis.plot(
+            100 * difference,
+            height,
+            "o",
+            color=colour,
+            markerfacecolor=colour if beyond else "none",
+            markersize=6,
+        )
+    axis.axvline(0, color=INK, linewidth=1)
+    names = [terminal_text(name) for name, *_ in rows]
+    axis.set_yticks(range(len(rows)), names, fontsize=8, parse_math=False)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_xlabel(f"{comparison.b.name} minus {comparison.a.name}, points".replace("$", r"\$"))
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.tick_params(left=False)
     return figure
 
 # %% ../../nbs/results/figures.ipynb #71da85ab
