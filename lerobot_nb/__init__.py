@@ -80,7 +80,7 @@ def _where(name: str) -> str:
         return ""  # what inspect and its like ask every module for
     import difflib
 
-    from ._modidx import d as index
+    from lerobot_nb._modidx import d as index
 
     symbols = cast("dict[str, dict[str, object]]", index["syms"])
     homes = [module for module, names in symbols.items() if f"{module}.{name}" in names]
@@ -91,80 +91,82 @@ def _where(name: str) -> str:
 
 
 if TYPE_CHECKING:  # for type checkers and editors, which cannot follow the table
-    from .envs.base import EnvFactory as EnvFactory
-    from .envs.base import EpisodeSpec as EpisodeSpec
-    from .envs.base import FeatureType as FeatureType
-    from .envs.base import PolicyFeature as PolicyFeature
-    from .envs.base import TaskInfo as TaskInfo
-    from .envs.check_benchmark import ContractError as ContractError
-    from .envs.check_benchmark import check_benchmark as check_benchmark
-    from .envs.config import EnvConfig as EnvConfig
-    from .envs.config import env_to_policy_features as env_to_policy_features
-    from .envs.config import make_env_config as make_env_config
-    from .envs.errors import LerobotNbError as LerobotNbError
-    from .envs.factory import make_env as make_env
-    from .envs.factory import make_env_pre_post_processors as make_env_pre_post_processors
-    from .envs.libero_processor import LiberoProcessor as LiberoProcessor
-    from .envs.processors import ProcessorPipeline as ProcessorPipeline
-    from .envs.processors import add_envs_task as add_envs_task
-    from .envs.processors import check_env_attributes_and_types as check_env_attributes_and_types
-    from .envs.processors import close_envs as close_envs
-    from .envs.processors import preprocess_observation as preprocess_observation
-    from .envs.rendering import GlChoice as GlChoice
-    from .envs.rendering import RenderingError as RenderingError
-    from .envs.rendering import choose_gl_backend as choose_gl_backend
-    from .envs.success import BenchmarkError as BenchmarkError
-    from .envs.vector import LazyVectorEnv as LazyVectorEnv
-    from .envs.workers import WorkerFault as WorkerFault
-    from .evaluation.config import EvalConfig as EvalConfig
-    from .evaluation.evaluate import EvalRun as EvalRun
-    from .evaluation.evaluate import evaluate as evaluate
-    from .evaluation.live import LiveEval as LiveEval
-    from .evaluation.parameters import EvalParameters as EvalParameters
-    from .evaluation.plan import Plan as Plan
-    from .evaluation.progress import Progress as Progress
-    from .evaluation.rerun import rerun_episode as rerun_episode
-    from .evaluation.resume import resume_run as resume_run
-    from .evaluation.rollout import eval_policy as eval_policy
-    from .evaluation.rollout import eval_policy_all as eval_policy_all
-    from .evaluation.rollout import rollout as rollout
-    from .evaluation.warm_workers import WarmWorkers as WarmWorkers
-    from .evaluation.watching import watch_run as watch_run
-    from .policies.asking import PolicyError as PolicyError
-    from .policies.base import AdaptedPolicy as AdaptedPolicy
-    from .policies.base import Episode as Episode
-    from .policies.base import Policy as Policy
-    from .policies.base import PolicyLoadError as PolicyLoadError
-    from .policies.base import PolicyLost as PolicyLost
-    from .policies.base import PolicyUnavailable as PolicyUnavailable
-    from .policies.checkpoints import Checkpoint as Checkpoint
-    from .policies.checkpoints import FeatureMismatch as FeatureMismatch
-    from .policies.factory import make_policy as make_policy
-    from .policies.factory import register_policy as register_policy
-    from .policies.lerobot_policy import LerobotPolicy as LerobotPolicy
-    from .policies.remote import RemotePolicy as RemotePolicy
-    from .policies.serve import PolicyServer as PolicyServer
-    from .results.browser import EpisodeBrowser as EpisodeBrowser
-    from .results.comparison import Comparison as Comparison
-    from .results.comparison import compare_many as compare_many
-    from .results.comparison import compare_runs as compare_runs
-    from .results.dataset import DemonstrationError as DemonstrationError
-    from .results.dataset import Demonstrations as Demonstrations
-    from .results.merging import merge_runs as merge_runs
-    from .results.outcomes import Outcome as Outcome
-    from .results.outcomes import outcome_of as outcome_of
-    from .results.rates import SuccessRate as SuccessRate
-    from .results.rates import wilson_interval as wilson_interval
-    from .results.records import EpisodeRecord as EpisodeRecord
-    from .results.records import read_records as read_records
-    from .results.records import same_episode as same_episode
-    from .results.report import Report as Report
-    from .results.run_folder import RunFolder as RunFolder
-    from .results.run_folder import RunFolderError as RunFolderError
-    from .training.behaviour_cloning import TrainConfig as TrainConfig
-    from .training.behaviour_cloning import Training as Training
-    from .training.behaviour_cloning import TrainingError as TrainingError
-    from .training.demonstrations import record_demonstrations as record_demonstrations
+    from lerobot_nb.envs.base import EnvFactory as EnvFactory
+    from lerobot_nb.envs.base import EpisodeSpec as EpisodeSpec
+    from lerobot_nb.envs.base import FeatureType as FeatureType
+    from lerobot_nb.envs.base import PolicyFeature as PolicyFeature
+    from lerobot_nb.envs.base import TaskInfo as TaskInfo
+    from lerobot_nb.envs.check_benchmark import ContractError as ContractError
+    from lerobot_nb.envs.check_benchmark import check_benchmark as check_benchmark
+    from lerobot_nb.envs.config import EnvConfig as EnvConfig
+    from lerobot_nb.envs.config import env_to_policy_features as env_to_policy_features
+    from lerobot_nb.envs.config import make_env_config as make_env_config
+    from lerobot_nb.envs.errors import LerobotNbError as LerobotNbError
+    from lerobot_nb.envs.factory import make_env as make_env
+    from lerobot_nb.envs.factory import make_env_pre_post_processors as make_env_pre_post_processors
+    from lerobot_nb.envs.libero_processor import LiberoProcessor as LiberoProcessor
+    from lerobot_nb.envs.processors import ProcessorPipeline as ProcessorPipeline
+    from lerobot_nb.envs.processors import add_envs_task as add_envs_task
+    from lerobot_nb.envs.processors import (
+        check_env_attributes_and_types as check_env_attributes_and_types,
+    )
+    from lerobot_nb.envs.processors import close_envs as close_envs
+    from lerobot_nb.envs.processors import preprocess_observation as preprocess_observation
+    from lerobot_nb.envs.rendering import GlChoice as GlChoice
+    from lerobot_nb.envs.rendering import RenderingError as RenderingError
+    from lerobot_nb.envs.rendering import choose_gl_backend as choose_gl_backend
+    from lerobot_nb.envs.success import BenchmarkError as BenchmarkError
+    from lerobot_nb.envs.vector import LazyVectorEnv as LazyVectorEnv
+    from lerobot_nb.envs.workers import WorkerFault as WorkerFault
+    from lerobot_nb.evaluation.config import EvalConfig as EvalConfig
+    from lerobot_nb.evaluation.evaluate import EvalRun as EvalRun
+    from lerobot_nb.evaluation.evaluate import evaluate as evaluate
+    from lerobot_nb.evaluation.live import LiveEval as LiveEval
+    from lerobot_nb.evaluation.parameters import EvalParameters as EvalParameters
+    from lerobot_nb.evaluation.plan import Plan as Plan
+    from lerobot_nb.evaluation.progress import Progress as Progress
+    from lerobot_nb.evaluation.rerun import rerun_episode as rerun_episode
+    from lerobot_nb.evaluation.resume import resume_run as resume_run
+    from lerobot_nb.evaluation.rollout import eval_policy as eval_policy
+    from lerobot_nb.evaluation.rollout import eval_policy_all as eval_policy_all
+    from lerobot_nb.evaluation.rollout import rollout as rollout
+    from lerobot_nb.evaluation.warm_workers import WarmWorkers as WarmWorkers
+    from lerobot_nb.evaluation.watching import watch_run as watch_run
+    from lerobot_nb.policies.asking import PolicyError as PolicyError
+    from lerobot_nb.policies.base import AdaptedPolicy as AdaptedPolicy
+    from lerobot_nb.policies.base import Episode as Episode
+    from lerobot_nb.policies.base import Policy as Policy
+    from lerobot_nb.policies.base import PolicyLoadError as PolicyLoadError
+    from lerobot_nb.policies.base import PolicyLost as PolicyLost
+    from lerobot_nb.policies.base import PolicyUnavailable as PolicyUnavailable
+    from lerobot_nb.policies.checkpoints import Checkpoint as Checkpoint
+    from lerobot_nb.policies.checkpoints import FeatureMismatch as FeatureMismatch
+    from lerobot_nb.policies.factory import make_policy as make_policy
+    from lerobot_nb.policies.factory import register_policy as register_policy
+    from lerobot_nb.policies.lerobot_policy import LerobotPolicy as LerobotPolicy
+    from lerobot_nb.policies.remote import RemotePolicy as RemotePolicy
+    from lerobot_nb.policies.serve import PolicyServer as PolicyServer
+    from lerobot_nb.results.browser import EpisodeBrowser as EpisodeBrowser
+    from lerobot_nb.results.comparison import Comparison as Comparison
+    from lerobot_nb.results.comparison import compare_many as compare_many
+    from lerobot_nb.results.comparison import compare_runs as compare_runs
+    from lerobot_nb.results.dataset import DemonstrationError as DemonstrationError
+    from lerobot_nb.results.dataset import Demonstrations as Demonstrations
+    from lerobot_nb.results.merging import merge_runs as merge_runs
+    from lerobot_nb.results.outcomes import Outcome as Outcome
+    from lerobot_nb.results.outcomes import outcome_of as outcome_of
+    from lerobot_nb.results.rates import SuccessRate as SuccessRate
+    from lerobot_nb.results.rates import wilson_interval as wilson_interval
+    from lerobot_nb.results.records import EpisodeRecord as EpisodeRecord
+    from lerobot_nb.results.records import read_records as read_records
+    from lerobot_nb.results.records import same_episode as same_episode
+    from lerobot_nb.results.report import Report as Report
+    from lerobot_nb.results.run_folder import RunFolder as RunFolder
+    from lerobot_nb.results.run_folder import RunFolderError as RunFolderError
+    from lerobot_nb.training.behaviour_cloning import TrainConfig as TrainConfig
+    from lerobot_nb.training.behaviour_cloning import Training as Training
+    from lerobot_nb.training.behaviour_cloning import TrainingError as TrainingError
+    from lerobot_nb.training.demonstrations import record_demonstrations as record_demonstrations
 else:
 
     def __getattr__(name: str) -> object:

@@ -96,7 +96,7 @@ def test_type_checkers_are_told_the_same_names():
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     told = {
-        alias.name: f"lerobot_nb.{node.module}"
+        alias.name: node.module
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names

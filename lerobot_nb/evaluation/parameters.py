@@ -14,14 +14,14 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..envs.settings import settings_of, split_annotation
-from ..envs.types import JsonObject, Kwargs, Untyped
+from ..envs.types import JsonObject, Kwargs
 from .config import EvalConfig
 
 if TYPE_CHECKING:
@@ -415,11 +415,12 @@ class EvalParameters:
                 )
         return arguments
 
-    def _policy_target(self, env_config: object) -> Untyped:
+    def _policy_target(self, env_config: object) -> Callable[..., object]:
         from lerobot_nb.envs.base import resolve
         from lerobot_nb.policies.factory import policy_path
 
-        return resolve(policy_path(self.policy, env_config))
+        target: Callable[..., object] = resolve(policy_path(self.policy, env_config))
+        return target
 
     def check(self) -> list[str]:
         """Find everything that is wrong before a simulator starts; returns warnings.
