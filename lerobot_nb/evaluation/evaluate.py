@@ -29,13 +29,7 @@ from .plan import Plan
 from .progress import ProgressDisplay
 from .provenance import command_line, git_commit, machine, package_versions
 from .recording import check_recording, recorded_benchmark, write_run_dataset
-from lerobot_nb.evaluation.sessions import (
-    FinishedEpisodes,
-    continued_manifest,
-    finished_episodes,
-    now,
-    run_session,
-)
+from .sessions import FinishedEpisodes, continued_manifest, now, run_session
 from .warm_workers import WarmWorkers
 from ..policies.base import Policy
 from ..policies.factory import make_policy, policy_wishes
@@ -194,7 +188,7 @@ def _taken_up(
     manifest = continued_manifest(folder, manifest)
     folder.check_before_resuming({spec.key: (spec.seed, spec.init_state_id) for spec in plan})
     read_eval_info_of(folder)
-    finished = finished_episodes(folder, retry_errors, reports_success)
+    finished = FinishedEpisodes.among(folder.every_record(), retry_errors, reports_success)
     if config.stop_when is None:
         return manifest, finished, None
     stopping = make_stopping(config.stop_when, _specs_by_task(plan), manifest, reports_success, old)

@@ -124,13 +124,6 @@ def continued_manifest(folder: RunFolder, manifest: JsonObject) -> JsonObject:
     }
 
 
-def finished_episodes(
-    folder: RunFolder, retry_errors: bool, has_success: bool = False
-) -> FinishedEpisodes:
-    """What stands of the records in a run folder. has_success: see `FinishedEpisodes.among`."""
-    return FinishedEpisodes.among(folder.every_record(), retry_errors, has_success)
-
-
 def _without(data: object, names: tuple[str, ...]) -> object:
     return (
         {name: value for name, value in data.items() if name not in names}
