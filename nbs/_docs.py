@@ -12,6 +12,7 @@ Where this differs from nbdev's way:
 import ast
 import dataclasses
 import enum
+import html
 import inspect
 import os
 import re
@@ -26,7 +27,6 @@ from pathlib import Path
 from docstring_parser import DocstringStyle
 from docstring_parser import parse as parse_docstring
 from execnb.nbio import mk_cell, read_nb
-from execnb.shell import CaptureShell
 from nbdev.config import get_config
 from nbdev.process import Processor
 from nbdev.processors import _default_exp, _is_showdoc
@@ -140,9 +140,32 @@ def play_films(text: str) -> str:
 
 
 def without_magics(code: str) -> str:
-    """A cell as a reader wants it: one that writes a module begins with the module's name."""
+    """A cell as a reader wants it: one that writes a module begins with the module's name, commands
+    for a terminal stand without "!", and the formatter's marks are left out.
+    """
     code = re.sub(r"\A%%writefile (\S+)\n", r"# \1\n", code)
-    return re.sub(r"^%.*\n?", "", code, flags=re.M)
+    code = re.sub(r"^(?:%|# fmt: (?:off|on)$).*\n?", "", code, flags=re.M)
+    return re.sub(r"^!", "", code, flags=re.M)
+
+
+def with_whole_options(text: str) -> str:
+    """`command --option` in prose and tables, so that a line never ends after the hyphens."""
+
+    def whole(match):
+        words = re.sub(
+            r"(?<![\w-])(--?\w[\w-]*)",
+            r'<span class="whole">\1</span>',
+            html.escape(match[1], False),
+        )
+        return f"`<code>{words}</code>`{{=html}}"
+
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        fenced ^= bool(re.match(r"\s*(```|~~~)", line))
+        if not fenced and not line.startswith(("#", "    ")):
+            line = re.sub(r"(?<![`\[])`([^`]*(?<![\w-])--?[a-z][^`]*)`(?![`{\]])", whole, line)
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def link_outside(text: str, own_page: str) -> str:
@@ -260,28 +283,57 @@ def signature_text(name: str, signature: inspect.Signature | None, is_class: boo
     )
 
 
+@lru_cache
+def definitions(path: str) -> tuple[list[str], dict[str, tuple[int, int]]]:
+    """The lines of a module, and the first and last line of each class, function and method."""
+    text = Path(path).read_text(encoding="utf-8")
+    places: dict[str, tuple[int, int]] = {}
+
+    def visit(node, prefix):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
+                places[prefix + child.name] = (first, child.end_lineno)
+                if isinstance(child, ast.ClassDef):
+                    visit(child, f"{prefix}{child.name}.")
+            elif isinstance(child, ast.stmt):
+                visit(child, prefix)
+
+    visit(ast.parse(text), "")
+    return text.splitlines(), places
+
+
+def source_of(symbol: object) -> tuple[Path, int, list[str]] | None:
+    """File, number of the first line, and lines of a definition of the package; else None."""
+    symbol = inspect.unwrap(symbol)
+    module = sys.modules.get(getattr(symbol, "__module__", None) or "")
+    path = Path(getattr(module, "__file__", None) or ".").resolve()
+    if not path.is_relative_to(get_config().lib_path.resolve()):
+        return None
+    lines, places = definitions(str(path))
+    if getattr(symbol, "__qualname__", "") not in places:
+        return None
+    first, last = places[symbol.__qualname__]
+    return path, first, lines[first - 1 : last]
+
+
 def source_link(symbol: object) -> str:
-    try:
-        symbol = inspect.unwrap(symbol)
-        lines, first = inspect.getsourcelines(symbol)
-        path = (
-            Path(inspect.getsourcefile(symbol))
-            .resolve()
-            .relative_to(get_config().lib_path.resolve())
-        )
-    except (OSError, TypeError, ValueError):
+    found = source_of(symbol)
+    if found is None:
         return ""
-    address = f"{get_config().git_url}/blob/{get_config().branch}/{get_config().lib_path.name}/{path.as_posix()}#L{first}-L{first + len(lines) - 1}"
+    path, first, lines = found
+    name = path.relative_to(get_config().lib_path.resolve().parent).as_posix()
+    address = f"{get_config().git_url}/blob/{get_config().branch}/{name}#L{first}-L{first + len(lines) - 1}"
     return f"::: {{.source-line}}\n[source]({address})\n:::\n\n"
 
 
 def comments_of(symbol: object) -> dict[str, str]:
     """Comments at the arguments of a function and at the fields of a class: behind them, or in lines of their own above."""
-    try:
-        lines = inspect.getsource(inspect.unwrap(symbol)).splitlines()
-        tree = ast.parse(textwrap.dedent("\n".join(lines))).body[0]
-    except (OSError, TypeError, SyntaxError):
+    found_source = source_of(symbol)
+    if found_source is None:
         return {}
+    lines = found_source[2]
+    tree = ast.parse(textwrap.dedent("\n".join(lines))).body[0]
     if isinstance(tree, ast.ClassDef):
         places = [(one.target.id, one) for one in tree.body if isinstance(one, ast.AnnAssign)]
         init = next((one for one in tree.body if getattr(one, "name", "") == "__init__"), None)
@@ -435,7 +487,7 @@ class Entry:
         rows = [(name, parameters.get(name)) for name in shown]
         if not any(told.get(name) for name in shown):
             return
-        yield "| Argument | Kind | Default | Meaning |\n|:--|:--|:--|:--|"
+        yield "::: {.arguments}\n\n| Argument | Kind | Default | Meaning |\n|:--|:--|:--|:--|"
         for name, parameter in rows:
             kind = (
                 kind_text(parameter.annotation).replace(" | ", " or ")
@@ -447,7 +499,7 @@ class Entry:
             )
             # in HTML, since a name that something else has, too, would become a link to that
             yield f"| <code>{name}</code> | {f'`{kind}`' if kind else ''} | {f'`{default}`' if default else ''} | {cell_of_table(told.get(name, ''))} |"
-        yield ""
+        yield "\n:::\n"
 
     def members(self):
         for name, member in vars(self.symbol).items():
@@ -482,12 +534,24 @@ def module_with_types(name: str):
     return module
 
 
+def shown(code: str, names: dict[str, object]) -> dict[str, object]:
+    """The output of a `show_doc` cell: the entry of its last line."""
+    *before, last = ast.parse(code).body
+    exec(compile(ast.Module(before, []), "show_doc", "exec"), names)
+    entry = eval(compile(ast.Expression(last.value), "show_doc", "eval"), names)
+    return {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {"text/markdown": entry._repr_markdown_()},
+    }
+
+
 class Page(Processor):
     """Puts the prose of the first cell back, runs the `show_doc` cells, and no others, in the names
     of the exported module, and makes the links.
     """
 
-    shell = None
+    names: dict[str, object] | None = None
 
     def begin(self):
         source = read_nb(self.nb.path_)
@@ -506,22 +570,18 @@ class Page(Processor):
             self.nb.cells.insert(1, cell)
         module = _default_exp(source)
         if module:
-            self.shell = CaptureShell()
-            self.shell.user_ns.update(
-                vars(module_with_types(f"{get_config().lib_path.name}.{module}"))
-            )
-            self.shell.user_ns["show_doc"] = Entry
+            self.names = {
+                **vars(module_with_types(f"{get_config().lib_path.name}.{module}")),
+                "show_doc": Entry,
+            }
 
     def __call__(self, cell):
-        if self.shell is not None and cell.get("source") and _is_showdoc(cell):
-            self.shell.cell(cell)
-            if self.shell.exc:
-                raise RuntimeError(f"this cell failed: {cell.source}") from self.shell.exc
+        if self.names is not None and cell.get("source") and _is_showdoc(cell):
+            cell["outputs"] = [shown(cell.source, self.names)]
         if cell["cell_type"] == "markdown":
             if cell.get("source") and not cell["source"].startswith("---\n"):
-                cell["source"] = link_names(
-                    link_outside(play_films(cell["source"]), self.page), self.page
-                )
+                text = link_outside(play_films(cell["source"]), self.page)
+                cell["source"] = with_whole_options(link_names(text, self.page))
             return
         if cell.get("source"):
             cell["source"] = without_magics(cell["source"])
@@ -535,13 +595,13 @@ class Page(Processor):
             data = output.get("data") or {}
             if "text/markdown" in data:
                 text = data["text/markdown"]
-                data["text/markdown"] = link_names("".join(text), self.page)
+                data["text/markdown"] = with_whole_options(link_names("".join(text), self.page))
             elif (
                 "text/html" in data
             ):  # as part of the page: as an output it would bring scripts from elsewhere
-                html = "".join(data["text/html"])
+                table = "".join(data["text/html"])
                 output["data"] = {
-                    "text/markdown": f'\n```{{=html}}\n<div class="table-scroll">{html}</div>\n```\n'
+                    "text/markdown": f'\n```{{=html}}\n<div class="table-scroll">{table}</div>\n```\n'
                 }
 
 

@@ -11,7 +11,9 @@ import functools
 import inspect
 import math
 import os
+import re
 import sys
+import textwrap
 import types
 import typing
 from abc import ABCMeta
@@ -363,6 +365,19 @@ def _plain(signature: inspect.Signature) -> inspect.Signature:
     )
 
 
+def _with_parameters(text: str, helps: Mapping[str, str]) -> str:
+    """The docstring with a line for every field in its section "Parameters"; what the section says
+    of a field itself takes the place of the field's help.
+    """
+    text, _, section = text.partition("\n\nParameters\n----------\n")
+    section, *others = re.split(r"\n\n(?=\w+\n---)", section, maxsplit=1)
+    own = dict(re.findall(r"^(\w+)\n((?: +.+\n?)+)", section, re.MULTILINE))
+    fill = textwrap.TextWrapper(96, initial_indent="    ", subsequent_indent="    ").fill
+    lines = {name: fill(said) for name, said in helps.items() if said} | own
+    entries = [f"{name}\n{said.rstrip()}" for name, said in lines.items()]
+    return "\n".join([text, "", "Parameters", "----------", *entries, *("", *others)]).rstrip()
+
+
 class Checked(ABCMeta):
     """Metaclass of frozen dataclasses whose fields are checked against their annotations, also
     those of subclasses.
@@ -379,9 +394,8 @@ class Checked(ABCMeta):
             part: split_annotation(annotation)[1].help
             for part, annotation in annotations_of.__wrapped__(made).items()
         }
-        lines = [f"{part}: {text}" for part, text in helps.items() if text]
-        if lines:
-            made.__doc__ = "\n".join([inspect.cleandoc(made.__doc__ or name), "", *lines])
+        if any(helps.values()):
+            made.__doc__ = _with_parameters(inspect.cleandoc(made.__doc__ or name), helps)
         return made
 
     @property

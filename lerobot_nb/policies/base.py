@@ -122,6 +122,7 @@ class PolicySpec:
                 )
 
     def build(self) -> "Policy":
+        """The policy that this describes, new, with its `spec` set to this description."""
         policy: Policy = construct(self.target, resolve(self.target), self.kwargs)
         policy.spec = self
         return policy

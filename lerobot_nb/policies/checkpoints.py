@@ -246,8 +246,18 @@ def weights_file(checkpoint: Checkpoint, allow_pickle: bool = False) -> Path:
 # %% ../../nbs/policies/checkpoints.ipynb #a4a59abf
 @dataclass(frozen=True)
 class FeatureProblem:
-    """One feature that doesn't fit. `given`: what the environment has; `expected`: what the
-    checkpoint was trained on; `cure`: the setting that mends it.
+    """One feature that doesn't fit.
+
+    Parameters
+    ----------
+    key
+        Name of the feature in the checkpoint's configuration.
+    given
+        What the environment has: kind and shape, or that it is missing.
+    expected
+        What the checkpoint was trained on.
+    cure
+        The setting that mends it; empty where none does.
     """
 
     key: str

@@ -220,8 +220,14 @@ def resized(images: Tensor, size: int) -> Tensor:
 
 # %% ../../nbs/policies/cloned.ipynb #4c516871
 def save_checkpoint(network: ClonedNetwork, folder: str | Path) -> Path:
-    """Write config.json and model.safetensors into `folder`, which is made; an older checkpoint
-    there is replaced. Returns the folder.
+    """Write config.json and model.safetensors. Returns the folder.
+
+    Parameters
+    ----------
+    network
+        Its weights are copied to the CPU first, so that any machine can open them.
+    folder
+        Made where it is missing; an older checkpoint in it is replaced.
     """
     from safetensors.torch import save
 
@@ -240,6 +246,13 @@ def save_checkpoint(network: ClonedNetwork, folder: str | Path) -> Path:
 
 def load_network(checkpoint: Checkpoint, device: str = "cpu") -> ClonedNetwork:
     """The network of a checkpoint.
+
+    Parameters
+    ----------
+    checkpoint
+        A folder that `save_checkpoint` wrote, opened.
+    device
+        Where the weights go: cpu, cuda, cuda:0, mps.
 
     Raises
     ------

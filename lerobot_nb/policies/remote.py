@@ -196,6 +196,24 @@ class ServerInfo:
     ----------
     ours
         It is a server of this package, which knows of episodes.
+    name
+        Name of the policy, as the run folder records it.
+    batch_format
+        How the policy wants a batch: "torch" or "numpy".
+    n_action_steps
+        Actions of a chunk that are executed before the policy looks again.
+    needs_images
+        Whether the policy looks at pictures; else none are drawn.
+    lock_step
+        Whether all episodes of a batch have to begin together.
+    identity
+        What tells one policy from another: path, revision, hash of the weights.
+    features
+        Names, kinds and shapes that the policy was trained on; None where the server says nothing.
+    wishes
+        Settings of the benchmark that the policy asks for.
+    most_bytes
+        Size of the largest message that the server takes; None where it says nothing.
     metadata
         All that it said.
     """
@@ -214,8 +232,19 @@ class ServerInfo:
 
     @classmethod
     def of(cls, metadata: Any, address: str) -> "ServerInfo":
-        """From the metadata; PolicyLoadError where that is no dictionary, or of another version of
-        this package's protocol.
+        """From what a server sends on connecting.
+
+        Parameters
+        ----------
+        metadata
+            The unpacked message.
+        address
+            Where it came from, for the text of an error.
+
+        Raises
+        ------
+        PolicyLoadError
+            Where it is not a dictionary, or is of another version of this package's protocol.
         """
         if not isinstance(metadata, dict):
             raise PolicyLoadError(

@@ -69,6 +69,13 @@ def confidence_sequence(
 def pair_evidence(only_a: int, only_b: int) -> float:
     """Evidence (an e-value) against "equally good": 20 or more settles it at 5 %, at whatever time
     it is reached.
+
+    Parameters
+    ----------
+    only_a
+        Pairs in which A alone succeeded; zero or more.
+    only_b
+        Pairs in which B alone succeeded; zero or more.
     """
     if min(only_a, only_b) < 0:
         raise ValueError(f"counts can't be negative, got {only_a} and {only_b}")
@@ -80,8 +87,22 @@ def pair_evidence(only_a: int, only_b: int) -> float:
 
 @dataclass(frozen=True)
 class SequentialResult:
-    """Where a sequential comparison stands, or stopped. winner: "A", "B" or None; n_rounds,
-    n_pairs: what was used; evidence: the e-value at that time.
+    """Where a sequential comparison stands, or stopped.
+
+    Parameters
+    ----------
+    winner
+        "A", "B", or None where no difference is shown.
+    n_rounds
+        Rounds that were used.
+    n_pairs
+        Pairs of episodes in these rounds.
+    only_a
+        Pairs in which A alone succeeded.
+    only_b
+        Pairs in which B alone succeeded.
+    evidence
+        The e-value at that time.
     """
 
     winner: str | None
@@ -93,12 +114,22 @@ class SequentialResult:
 
 
 def compare_sequentially(
-    # for each round the successes of (A, B), one pair for each task
-    rounds: Iterable[Sequence[tuple[bool, bool]]],
-    alpha: float = 0.05,
+    rounds: Iterable[Sequence[tuple[bool, bool]]], alpha: float = 0.05
 ) -> SequentialResult:
     """Look after every round and stop where the difference is shown; after the last round the
     winner is None.
+
+    Parameters
+    ----------
+    rounds
+        For each round the successes of (A, B), one pair for each task.
+    alpha
+        Largest chance of a false alarm over all looks together, between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        Where `alpha` is 0 or less, or 1 or more.
     """
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must lie between 0 and 1, such as 0.05; got {alpha}")

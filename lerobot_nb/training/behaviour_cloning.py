@@ -278,7 +278,25 @@ def chunk_loss(
 # %% ../../nbs/training/behaviour_cloning.ipynb #f9d95bed
 @dataclass(frozen=True)
 class StepResult:
-    """One evaluation in a training. pc_success: in percent; None where no episode could be judged."""
+    """One evaluation in a training.
+
+    Parameters
+    ----------
+    step
+        Gradient steps so far.
+    n_success
+        Episodes that succeeded.
+    n_judged
+        Episodes that are a success or a failure.
+    n_errors
+        Episodes that ended in an error.
+    pc_success
+        Success rate in percent; None where no episode could be judged.
+    avg_sum_reward
+        Mean over the episodes of the sum of rewards; None where no episode was evaluated.
+    eval_s
+        Seconds that the evaluation took.
+    """
 
     step: int
     n_success: int

@@ -27,7 +27,15 @@ class Tracker(Protocol):
     """Where numbers go."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        """Take the numbers of a step."""
+        """Take the numbers of a step.
+
+        Parameters
+        ----------
+        numbers
+            Values by name.
+        step
+            Gradient steps so far.
+        """
 
     def close(self) -> None:
         """No more numbers come."""
@@ -53,6 +61,15 @@ class TensorBoardTracker:
         self._writer: "SummaryWriter | None" = None
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Send the numbers of a step.
+
+        Parameters
+        ----------
+        numbers
+            Values by name.
+        step
+            Gradient steps so far.
+        """
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -61,6 +78,7 @@ class TensorBoardTracker:
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
+        """Write what is buffered, and close the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -171,6 +189,8 @@ def make_tracker(
 
     Parameters
     ----------
+    name
+        Which tracker; None and "none" send nothing.
     folder
         Where TensorBoard and Weights & Biases write their files.
     project
