@@ -25,6 +25,7 @@ from lerobot_nb.policies.asking import (
     check_actions,
     end_policy_episode,
     make_batcher,
+    predict,
     row_error,
 )
 from ..policies.base import Episode, Policy
@@ -89,7 +90,7 @@ def rollout(
             begun.append(slot)
         while not done.all():
             actions = batcher.finish(
-                policy.predict(slots, batcher(_rows(observation, slots), episodes))
+                predict(policy, slots, batcher(_rows(observation, slots), episodes))
             )
             actions = check_actions(actions, env.num_envs, env.single_action_space)
             problem = row_error(actions, env.single_action_space)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..envs.errors import LerobotNbError
-from ..envs.types import ActionSpace, AnyArray
+from ..envs.types import ActionSpace, AnyArray, Batch
 from ..envs.workers import Terminated
 from .base import Batcher, Episode, Policy, PolicyLost, PolicyUnavailable
 
@@ -46,6 +46,50 @@ def ask_policy(method: Callable[..., _T], *args: object) -> _T:
             f"the policy raised {type(error).__name__}: {error}\n{traceback.format_exc()}"
         ) from error
 
+# %% ../../nbs/policies/asking.ipynb #2795ccd4
+_SETTING_FOR = {
+    "environment_state": 'obs_type="state" (--obs_type state) adds it',
+    "agent_pos": 'obs_type="pixels_agent_pos" or "state" (--obs_type) adds it',
+    "pixels": 'obs_type="pixels_agent_pos" or "pixels" (--obs_type) adds pictures',
+    "privileged": "needs_privileged = True in the policy's class adds it",
+}
+
+
+def predict(policy: Policy, slots: Sequence[int], batch: Batch) -> AnyArray:
+    """`policy.predict(slots, batch)`. PolicyError where it looks for an observation that the batch
+    does not hold; everything else that it raises passes.
+    """
+    try:
+        return policy.predict(slots, batch)
+    except KeyError as error:
+        missing = _missing_observation(error, batch)
+        if missing is None:
+            raise
+        raise PolicyError(f"{missing}\n{traceback.format_exc()}") from error
+
+
+def _missing_observation(error: KeyError, batch: Batch) -> str | None:
+    """What is said of a KeyError of a policy; None where it is about something else than an
+    observation.
+    """
+    key = error.args[0] if error.args else None
+    if not isinstance(key, str) or key in batch:
+        return None
+    part = key.removeprefix("observation.")
+    name = {"state": "agent_pos"}.get(part, "pixels" if part.startswith("image") else part)
+    if part == key and name not in _SETTING_FOR:
+        return None
+    setting = _SETTING_FOR.get(name, "the benchmark decides what is observed")
+    has_lerobots_names = any(str(given).startswith("observation.") for given in batch)
+    if part != key and not has_lerobots_names:
+        setting = "batch_format = \"torch\" in the policy's class gives lerobot's names"
+    elif part == key and has_lerobots_names and name in ("agent_pos", "pixels"):
+        setting = "batch_format = \"numpy\" in the policy's class gives the environment's own names"
+    return (
+        f"the policy looks for {key!r}, which the environment does not give: "
+        f"it gives {', '.join(sorted(map(str, batch)))}; {setting}"
+    )
+
 # %% ../../nbs/policies/asking.ipynb #caecced1
 def check_actions(actions: Any, n_slots: int, action_space: ActionSpace) -> np.ndarray:
     """Actions as an array (B, k, *A); PolicyError where the shape does not fit the slots and the
@@ -53,6 +97,8 @@ def check_actions(actions: Any, n_slots: int, action_space: ActionSpace) -> np.n
 
     Values are checked row by row, with `row_error`, since one slot's NaN is no fault of the others.
     """
+    if actions is None:
+        raise PolicyError("the policy gave no actions but None; does predict end with a return?")
     if hasattr(actions, "detach"):
         actions = actions.detach().cpu().numpy()
     actions = np.asarray(actions)
@@ -364,7 +410,7 @@ class PolicyCaller:
         self, slots: Sequence[int], observations: Sequence[object], episodes: Sequence[Episode]
     ) -> Any:
         return self._batcher.finish(
-            self.policy.predict(slots, self._batcher(observations, episodes))
+            predict(self.policy, slots, self._batcher(observations, episodes))
         )
 
     def end_episode(self, slot: int) -> None:

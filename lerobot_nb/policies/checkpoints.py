@@ -167,21 +167,28 @@ def _fetch(source: str, patterns: tuple[str, ...]) -> Path:
         ) from error
 
 
+def _checkpoint_inside(folder: Path) -> Path | None:
+    """The checkpoint in the folder of a training, of lerobot's or of this package's; None where
+    there is none.
+    """
+    places = (
+        "pretrained_model",
+        "checkpoints/last/pretrained_model",
+        "last/pretrained_model",
+        "checkpoints/best",
+        "checkpoints/last",
+        "best",
+        "last",
+    )
+    return next(
+        (folder / place for place in places if (folder / place / "config.json").is_file()), None
+    )
+
+
 def _read_config(folder: Path, source: str) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        inside = next(
-            (
-                folder / name
-                for name in (
-                    "pretrained_model",
-                    "checkpoints/last/pretrained_model",
-                    "last/pretrained_model",
-                )
-                if (folder / name / "config.json").is_file()
-            ),
-            None,
-        )
+        inside = _checkpoint_inside(folder)
         files = sorted(entry.name for entry in folder.iterdir())[:8] if folder.is_dir() else []
         hint = (
             f"the checkpoint is in {inside}"
@@ -194,6 +201,11 @@ def _read_config(folder: Path, source: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise PolicyLoadError(f"{path} can't be read: {error}") from None
     if not isinstance(config, dict) or not ({"type", "policy_class"} & set(config)):
+        inside = _checkpoint_inside(folder)
+        if inside:
+            raise PolicyLoadError(
+                f"{source} is the folder of a training and not of a checkpoint; the checkpoint is in {inside}"
+            )
         raise PolicyLoadError(
             f"{path} does not say what policy this is: it needs the entry 'type' (lerobot's name of the family) or 'policy_class' ('module:Class')"
         )

@@ -9,7 +9,9 @@ __all__ = ['register_policy', 'policy_names', 'adapt_policy', 'make_policy']
 import dataclasses
 import difflib
 import inspect
+import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,19 @@ def policy_source(name: str) -> dict[str, Any]:
     return {}
 
 
+# localhost:8000, 127.0.0.1:8000, ws:/host:8000, http://host:8000; my_module:Name is none
+_LIKE_AN_ADDRESS = re.compile(r"(?:\w+:/{0,3})?((?:[\w.-]+|\[[\da-fA-F:]+\]):\d+)/?")
+
+
 def _what_was_meant(name: str) -> str:
     """In brackets, for a message: how the policy that `name` may stand for is written; "" where
     nothing comes near.
     """
+    if os.path.isfile(name) and not name.endswith(".py"):
+        return (
+            f" ({name} is a file; give the folder of the checkpoint that holds it, or a function "
+            f"that loads it: 'my_module:load_policy' with the policy_kwargs {json.dumps({'path': name})})"
+        )
     if "/" in name:
         return f" (there is no folder {name!r} in {os.getcwd()}; a checkpoint on the hub is written 'hub:{name}')"
     near = difflib.get_close_matches(name.lower(), policy_names(), 1)
@@ -110,6 +121,11 @@ def policy_path(name: str, env_config: object = None) -> str:
         from lerobot_nb.policies.checkpoints import checkpoint_class
 
         return checkpoint_class(name)
+    address = _LIKE_AN_ADDRESS.fullmatch(name)
+    if address:
+        raise ValueError(
+            f"policy={name!r} is not known; the address of a server is written 'ws://{address[1]}'"
+        )
     if ":" in name:
         return name
     raise ValueError(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo
+from .asking import predict
 from .base import Episode, Policy, stack_observations
 from lerobot_nb.policies.remote import (
     PROTOCOL,
@@ -125,7 +126,7 @@ class _Desk:
                 [{name: value for name, value in row.items() if name != "prompt"} for row in rows]
             )
         batch.setdefault("task", [str(row.get("prompt", "")) for row in rows])
-        actions = self.policy.predict([request.slot for request in group], batch)
+        actions = predict(self.policy, [request.slot for request in group], batch)
         actions = np.asarray(
             actions.detach().cpu().numpy() if hasattr(actions, "detach") else actions
         )
