@@ -24,6 +24,7 @@ from lerobot_nb.results.tables import clustered_sums, shows_suites, task_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
     from matplotlib.figure import Figure
 
     from lerobot_nb.results.comparison import Comparison
@@ -94,9 +95,15 @@ def _title(axis: "Axes", text: str, fontsize: int = 9) -> None:
     axis.set_title(text, loc="left", color=INK, fontsize=fontsize, parse_math=False)
 
 
-def _legend(figure: "Figure", n_columns: int) -> None:
+def _legend(figure: "Figure", n_columns: int, handles: "Sequence[Line2D] | None" = None) -> None:
+    """handles: of the entries; None: what was drawn with a label."""
     figure.legend(
-        loc="outside upper right", ncols=n_columns, fontsize=8, frameon=False, labelcolor=INK
+        handles=handles,
+        loc="outside upper right",
+        ncols=n_columns,
+        fontsize=8,
+        frameon=False,
+        labelcolor=INK,
     )
 
 # %% ../../nbs/results/figures.ipynb #f7a24429
@@ -272,6 +279,7 @@ def reward_curves(
     colour and in their lines.
     """
     import numpy as np
+    from matplotlib.lines import Line2D
 
     tasks: dict[tuple[str, int], list[tuple[EpisodeRecord, Sequence[float]]]] = {}
     for record, rewards in episodes:
@@ -312,14 +320,14 @@ def reward_curves(
         axis.set_visible(False)
     if not tasks:
         _empty(axes[0], "no rewards were kept step by step")
-    for known, label, colour, line in (
-        (True, "success", BLUE, "-"),
-        (False, "not a success", VERMILION, "--"),
-    ):
+    handles = []
+    for known, label, colour in ((True, "success", BLUE), (False, "not a success", VERMILION)):
         if any((record.success is True) is known for record, _ in episodes):
-            axes[0].plot([], [], color=colour, linestyle=line, linewidth=0.8, label=label)
-    if tasks:
-        _legend(figure, 2)
+            handles.append(
+                Line2D([], [], color=colour, linestyle="-" if known else "--", label=label)
+            )
+    if handles:
+        _legend(figure, 2, handles)
     return figure
 
 # %% ../../nbs/results/figures.ipynb #2e24d831
