@@ -80,6 +80,21 @@ def test_the_list_turns_pages_and_shows_what_is_chosen(tmp_path):
     assert f"lerobot-nb rerun {tmp_path / 'run'}" in parts["details"].value
 
 
+def test_what_is_chosen_is_shown_as_chosen(tmp_path):
+    """A choice whose value is None leaves menus empty and no button pressed."""
+    browser = EpisodeBrowser(run_of(tmp_path / "run", many(250)))
+    parts = (browser.widget, browser._parts)[1]
+
+    def chosen():
+        return [parts[name].label for name in ("suite", "task", "outcome")]
+
+    assert chosen() == ["all", "all tasks", "all"] and len(browser.numbers) == 250
+    parts["outcome"].value, parts["suite"].value = Outcome.ERROR, "suite 1"
+    assert chosen() == ["suite 1", "all tasks", "error"] and 0 < len(browser.numbers) < 250
+    parts["outcome"].label = parts["suite"].label = "all"
+    assert chosen() == ["all", "all tasks", "all"] and len(browser.numbers) == 250
+
+
 def test_names_of_others_do_nothing(tmp_path):
     evil = "<img src=x onerror=alert(1)>\x1b[2J"
     record = EpisodeRecord(evil, 0, evil, evil, 0, seed=0, video_path="../../etc/passwd")

@@ -176,13 +176,19 @@ def test_the_episode_browser_is_clicked_filtered_and_played(tmp_path, filmed_run
         options = "document.querySelectorAll('.lerobot-nb-browser .widget-select option').length"
         wait_for(tab, f"{options} === 4", "the list")
         wait_for(tab, "!!document.querySelector('.lerobot-nb-browser video')", "the video")
+        # what is not filtered says so
+        selected = "[...document.querySelectorAll('.lerobot-nb-browser .widget-dropdown select')].map(s => s.selectedOptions[0]?.innerText)"
+        assert tab.value(selected) == ["all", "all tasks"]
+        active = "document.querySelector('.lerobot-nb-browser .mod-active')?.innerText.trim()"
+        wait_for(tab, f"{active} === 'all'", "the chosen button")
         picture(tab, "browser")
         # filter
         outcome = "failure" if n_failed else "success"
         click(tab, button(outcome))
         wait_for(tab, f"{options} === {n_failed or 4}", f"only the {outcome}s")
+        wait_for(tab, f"{active} === '{outcome}'", "the chosen button")
         click(tab, button("all"))
-        wait_for(tab, f"{options} === 4", "all of them again")
+        wait_for(tab, f"{options} === 4 && {active} === 'all'", "all of them again")
         # click on another episode: its command is shown
         before = text_of(tab, ".lerobot-nb-command")
         select = "document.querySelector('.lerobot-nb-browser .widget-select select')"

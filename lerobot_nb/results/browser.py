@@ -199,6 +199,7 @@ def has_front_end() -> bool:
 
 # %% ../../nbs/results/browser.ipynb #4b8f42f6
 _ANY = "all"
+_NO_FILTER = object()  # the value of that choice: None would mean that nothing is chosen
 _PAGE = 100  # episodes in the list at a time
 
 # %% ../../nbs/results/browser.ipynb #c8591283
@@ -349,12 +350,12 @@ class EpisodeBrowser:
         suites = self.table.suites()
         p = self._parts = {
             "suite": w.Dropdown(
-                options=[(_ANY, None), *((terminal_text(one), one) for one in suites)],
+                options=[(_ANY, _NO_FILTER), *((terminal_text(one), one) for one in suites)],
                 layout=layout("10em"),
             ),
             "task": w.Dropdown(options=self._task_options(None), layout=layout("16em")),
             "outcome": w.ToggleButtons(
-                options=[(_ANY, None)]
+                options=[(_ANY, _NO_FILTER)]
                 + [
                     (one.value.replace("_", " "), one)
                     for one in Outcome
@@ -400,9 +401,9 @@ class EpisodeBrowser:
         box.add_class("lerobot-nb-browser")
         return box
 
-    def _task_options(self, suite: str | None) -> list[tuple[str, tuple[str, int] | None]]:
+    def _task_options(self, suite: str | None) -> list[tuple[str, object]]:
         return [
-            ("all tasks", None),
+            ("all tasks", _NO_FILTER),
             *(
                 (terminal_text(f"{place[0]}/{place[1]} {name}"), place)
                 for place, name in self.table.tasks(suite).items()
@@ -411,14 +412,16 @@ class EpisodeBrowser:
 
     def _suite_changed(self, change: Mapping[str, Any]) -> None:
         self._busy = True  # the list of tasks changes with the suite; one filter is enough
-        self._parts["task"].options = self._task_options(change["new"])
-        self._parts["task"].value = None
+        suite = change["new"]
+        self._parts["task"].options = self._task_options(None if suite is _NO_FILTER else suite)
+        self._parts["task"].value = _NO_FILTER
         self._busy = False
         self._filter_changed()
 
     def _filter_changed(self) -> None:
         if not self._busy:
-            self.filter(*(self._parts[name].value for name in ("suite", "task", "outcome")))
+            chosen = (self._parts[name].value for name in ("suite", "task", "outcome"))
+            self.filter(*(None if value is _NO_FILTER else value for value in chosen))
 
     def _list_changed(self, change: Mapping[str, Any]) -> None:
         if not self._busy and change["new"] is not None:

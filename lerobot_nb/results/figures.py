@@ -24,8 +24,8 @@ from lerobot_nb.results.tables import clustered_sums, shows_suites, task_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     from lerobot_nb.results.comparison import Comparison
 
