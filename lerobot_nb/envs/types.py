@@ -22,6 +22,9 @@ JsonValue: TypeAlias = Union[
 JsonObject: TypeAlias = dict[str, Any]  # a file of somebody else decides what is in it
 """An object of JSON as it was read, not yet checked, or a mixed one that is being put together."""
 
+JsonMapping: TypeAlias = Mapping[str, Any]  # the same, of a run of any version
+"""The content of run.json or eval_info.json, or a part of it, where it is only read."""
+
 Kwargs: TypeAlias = dict[str, Any]  # the function that is called knows the types
 """Keyword arguments for a class or a function that is only known at run time."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -296,15 +296,18 @@ class RunOutcomes:
     errors: tuple[Spec, ...] = ()
     not_judged: tuple[Spec, ...] = ()
     missing: tuple[tuple[str, int, int], ...] = ()
-    protocol: Mapping[str, Any] = field(default_factory=dict)
-    task_protocol: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    protocol: Mapping[str, object] = field(default_factory=dict)
+    task_protocol: Mapping[tuple[str, int], Mapping[str, object]] = field(default_factory=dict)
+    notes: Mapping[str, object] = field(default_factory=dict)
     task_names: Mapping[tuple[str, int], str] = field(default_factory=dict)
     settled: str | None = None
 
     @classmethod
     def from_records(
-        cls, records: Iterable[EpisodeRecord], name: str, manifest: Mapping[str, Any] | None = None
+        cls,
+        records: Iterable[EpisodeRecord],
+        name: str,
+        manifest: Mapping[str, object] | None = None,
     ) -> "RunOutcomes":
         """From one record an episode, and what run.json holds.
 
@@ -380,15 +383,25 @@ class ProtocolMismatchError(LerobotNbError, ValueError):
     values.
     """
 
-    def __init__(self, message: str, differences: Mapping[str, tuple[Any, Any]]):
+    def __init__(self, message: str, differences: Mapping[str, tuple[object, object]]):
         super().__init__(message)
         self.differences = dict(differences)
 
 # %% ../../nbs/results/comparison.ipynb #184996d2
-def run_protocol(manifest: Mapping[str, Any]) -> dict[str, Any]:
+class _PlannedTask(NamedTuple):
+    """A task in the plan of a run.json."""
+
+    suite: str
+    task_id: int
+    name: object
+    time_limit: object
+    n_init_states: object
+
+
+def run_protocol(manifest: Mapping[str, object]) -> dict[str, object]:
     """What must agree between runs, by field, from the content of run.json."""
     benchmark = manifest.get("benchmark")
-    found: dict[str, Any] = {} if benchmark is None else {"benchmark": benchmark}
+    found: dict[str, object] = {} if benchmark is None else {"benchmark": benchmark}
     protocol = _section(manifest, "protocol")
     if protocol:  # where it is not recorded, it was so
         protocol = {"success_at": "ever", "clip_actions": False, **protocol}
@@ -402,7 +415,7 @@ def run_protocol(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def protocol_differences(a: RunOutcomes, b: RunOutcomes) -> dict[str, tuple[Any, Any]]:
+def protocol_differences(a: RunOutcomes, b: RunOutcomes) -> dict[str, tuple[object, object]]:
     """Fields in which the conditions of two runs differ, with both values; only fields and tasks
     that both have recorded.
     """
@@ -415,7 +428,7 @@ def protocol_differences(a: RunOutcomes, b: RunOutcomes) -> dict[str, tuple[Any,
     return {name: values for name, values in sorted(found.items()) if values[0] != values[1]}
 
 
-def _flat(value: Any, prefix: str) -> dict[str, Any]:
+def _flat(value: object, prefix: str) -> dict[str, object]:
     # arguments of an environment are one setting: one that is left out is a difference too
     if isinstance(value, Mapping) and not prefix.endswith(".gym_kwargs"):
         return {
@@ -426,48 +439,48 @@ def _flat(value: Any, prefix: str) -> dict[str, Any]:
     return {prefix: value}
 
 
-def _section(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _section(manifest: Mapping[str, object], name: str) -> Mapping[str, object]:
     """A part of run.json; empty where it is missing or something else."""
     part = manifest.get(name)
     return part if isinstance(part, Mapping) else {}
 
 
-def _planned_tasks(manifest: Mapping[str, Any]) -> list[Sequence[Any]]:
+def _planned_tasks(manifest: Mapping[str, object]) -> list[_PlannedTask]:
     tasks = _section(manifest, "plan").get("tasks")
-    return (
-        [task for task in tasks if isinstance(task, (list, tuple)) and len(task) >= 5]
-        if isinstance(tasks, list)
-        else []
-    )
+    return [
+        _PlannedTask(*task[:5])
+        for task in (tasks if isinstance(tasks, list) else ())
+        if isinstance(task, (list, tuple)) and len(task) >= 5
+    ]
 
 
-def _settled(manifest: Mapping[str, Any]) -> str | None:
+def _settled(manifest: Mapping[str, object]) -> str | None:
     """Why the run stopped before the end of its plan; None where it did not."""
     state = state_of(manifest)
     return state["reason"] if state is not None and state["settled"] else None
 
 
-def _planned(manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+def _planned(manifest: Mapping[str, object]) -> list[tuple[str, int, int]]:
     n_episodes = _section(manifest, "plan").get("n_episodes")
     state = state_of(manifest)
     if state is not None and state["settled"]:  # the rest is not missing: it was not needed
         n_episodes = state["n_rounds"]
     return [
-        (task[0], task[1], index)
+        (task.suite, task.task_id, index)
         for task in _planned_tasks(manifest)
         for index in range(n_episodes if isinstance(n_episodes, int) else 0)
     ]
 
 
-def _task_protocol(manifest: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+def _task_protocol(manifest: Mapping[str, object]) -> dict[tuple[str, int], dict[str, object]]:
     # None, and absent in most runs: all stored states, in their order
     chosen = _section(manifest, "plan").get("init_state_ids")
     chosen = chosen if isinstance(chosen, list) else []
     return {
-        (task[0], task[1]): {
-            "task": task[2],
-            "time limit": task[3],
-            "number of init states": task[4],
+        (task.suite, task.task_id): {
+            "task": task.name,
+            "time limit": task.time_limit,
+            "number of init states": task.n_init_states,
             "init_state_ids": chosen[number] if number < len(chosen) else None,
         }
         for number, task in enumerate(_planned_tasks(manifest))
@@ -484,7 +497,7 @@ _SEEN_BY_POLICY = (
 )
 
 
-def _notes(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _notes(manifest: Mapping[str, object]) -> dict[str, object]:
     return {
         "version of lerobot-nb": _section(manifest, "packages").get("lerobot-nb"),
         **{name: _section(manifest, "env_config").get(name) for name in _SEEN_BY_POLICY},
@@ -559,7 +572,7 @@ class Comparison:
     improvement: tuple[float, float, float] | None
     only_in_a: tuple[Spec, ...]
     only_in_b: tuple[Spec, ...]
-    differing_protocol: Mapping[str, tuple[Any, Any]]
+    differing_protocol: Mapping[str, tuple[object, object]]
     confidence: float = 0.95
 
     @property
@@ -843,7 +856,7 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
 def left_out(comparison: Comparison, max_names: int = 8) -> list[str]:
     """What is missing on either side, by name: a line for each kind; empty where nothing is."""
 
-    def named(specs: Sequence[Sequence[Any]]) -> str:
+    def named(specs: Sequence[Sequence[object]]) -> str:
         names = ["/".join(map(str, spec[:3])) for spec in specs]
         return f"{len(names)} ({', '.join(names[:max_names])}{', …' if len(names) > max_names else ''})"
 
@@ -1116,12 +1129,12 @@ def gate(comparison: Comparison, worse_by: float, strict: bool = False) -> tuple
     )
 
 # %% ../../nbs/results/comparison.ipynb #ae9b70c1
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: Comparison) -> dict[str, object]:
     """The numbers of a comparison, ready for strict JSON. Rates and differences are fractions;
     specs are lists.
     """
 
-    def numbers(counts: PairCounts) -> dict[str, Any]:
+    def numbers(counts: PairCounts) -> dict[str, object]:
         return {"n_pairs": counts.n_pairs, **asdict(counts), "difference": counts.difference}
 
     c = comparison

@@ -7,8 +7,8 @@ __all__ = ['text_table', 'latex_table', 'html_table']
 
 # %% ../../nbs/results/tables.ipynb #ae186e9b
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from ..envs.types import JsonMapping, JsonObject
 from .escaping import html_text, latex_text, markdown_text, terminal_text
 from .rates import SuccessRate, pass_hat_rates
 
@@ -23,7 +23,7 @@ def _number(value: float | None, digits: int = 1) -> str:
     return f"{value:,.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
-def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
+def _row(name: str, summary: JsonMapping) -> list[str]:
     interval, n_judged, n_evaluated = (
         summary.get(name) for name in ("pc_success_ci", "n_judged", "n_evaluated")
     )
@@ -38,7 +38,7 @@ def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def task_name(task: Mapping[str, Any], max_length: int = 44) -> str:
+def task_name(task: JsonMapping, max_length: int = 44) -> str:
     """`mt10/3 push-v3`: suite, number and name, for an entry of `per_task`; cut to `max_length`
     characters.
     """
@@ -51,12 +51,12 @@ def task_name(task: Mapping[str, Any], max_length: int = 44) -> str:
     return name if len(name) <= max_length else name[: max_length - 1] + "…"
 
 
-def shows_suites(eval_info: Mapping[str, Any]) -> bool:
+def shows_suites(eval_info: JsonMapping) -> bool:
     """Whether suites get rows of their own: there are several, and not each is a single task."""
     return 1 < len(eval_info["per_group"]) < len(eval_info["per_task"])
 
 
-def table_rows(eval_info: Mapping[str, Any]) -> list[list[str]]:
+def table_rows(eval_info: JsonMapping) -> list[list[str]]:
     """Rows of text in the order of `COLUMNS`: tasks, then suites if there are several, then
     everything.
     """
@@ -67,9 +67,7 @@ def table_rows(eval_info: Mapping[str, Any]) -> list[list[str]]:
     return rows + [_row("all", overall)]
 
 
-def clustered_sums(
-    eval_info: Mapping[str, Any],
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any], str | None]:
+def clustered_sums(eval_info: JsonMapping) -> tuple[dict[str, JsonObject], JsonObject, str | None]:
     """The sums of suites and of everything as tables show them, and a sentence for below the table.
 
     Their `pc_success_ci` is the interval for tasks like these, in which tasks are clusters; in the
@@ -79,8 +77,8 @@ def clustered_sums(
     from lerobot_nb.results.statistics import overall_rate
 
     def clustered(
-        summary: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]
-    ) -> tuple[dict[str, Any], str | None]:
+        summary: JsonMapping, tasks: Sequence[JsonMapping]
+    ) -> tuple[JsonObject, str | None]:
         counts = [
             (task["n_success"], task["n_judged"])
             for task in tasks
@@ -111,7 +109,7 @@ def clustered_sums(
     return suites, *clustered(eval_info["overall"], tasks)
 
 
-def other_rates(eval_info: Mapping[str, Any]) -> list[tuple[str, str]]:
+def other_rates(eval_info: JsonMapping) -> list[tuple[str, str]]:
     """Names and values of rates beside the one of the table: pass^k for a few k, success at any step
     and at the end of episodes. Empty where nothing was judged, or nothing of it is known.
     """
@@ -127,7 +125,7 @@ def other_rates(eval_info: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rates
 
 
-def _pass_hat(eval_info: Mapping[str, Any]) -> dict[int, float]:
+def _pass_hat(eval_info: JsonMapping) -> dict[int, float]:
     return pass_hat_rates(
         [
             (task["n_success"], task["n_judged"])
@@ -137,7 +135,7 @@ def _pass_hat(eval_info: Mapping[str, Any]) -> dict[int, float]:
     )
 
 
-def pass_hat_note(eval_info: Mapping[str, Any]) -> str | None:
+def pass_hat_note(eval_info: JsonMapping) -> str | None:
     """A sentence with pass^k; None where tasks have a single episode, or all episodes ended alike."""
     rates = _pass_hat(eval_info)
     if not rates or set(rates.values()) <= {0.0, 1.0}:
@@ -146,7 +144,7 @@ def pass_hat_note(eval_info: Mapping[str, Any]) -> str | None:
     return f"pass^k, the chance that k episodes of a task all succeed (mean over tasks): {shown}."
 
 
-def at_end_note(eval_info: Mapping[str, Any]) -> str | None:
+def at_end_note(eval_info: JsonMapping) -> str | None:
     """A sentence where episodes were solved and at their end no longer were; None where there are
     none, or the records don't say.
     """
@@ -162,7 +160,7 @@ def at_end_note(eval_info: Mapping[str, Any]) -> str | None:
     )
 
 
-def settled_note(eval_info: Mapping[str, Any]) -> str | None:
+def settled_note(eval_info: JsonMapping) -> str | None:
     """For below the table of a run with `stop_when`: how it ended, and which of the intervals hold
     although it looked again and again. None for other runs.
     """
@@ -176,7 +174,7 @@ def settled_note(eval_info: Mapping[str, Any]) -> str | None:
     )
 
 
-def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
+def not_judged_note(eval_info: JsonMapping) -> str | None:
     """A sentence for below the table, where its rates leave out the episodes of tasks without a
     notion of success.
     """
@@ -188,7 +186,7 @@ def not_judged_note(eval_info: Mapping[str, Any]) -> str | None:
     return f"{n_evaluated - n_judged} of {n_evaluated} evaluated episodes are not judged: their tasks report no success."
 
 
-def reward_note(eval_info: Mapping[str, Any]) -> str | None:
+def reward_note(eval_info: JsonMapping) -> str | None:
     """A sentence with the interval of the mean reward, where no episode is judged and the reward is
     all there is. None elsewhere, and where a task has a single reward, or none of them differ.
     """
@@ -213,7 +211,7 @@ def reward_note(eval_info: Mapping[str, Any]) -> str | None:
     )
 
 # %% ../../nbs/results/tables.ipynb #c6294e27
-def _notes(eval_info: Mapping[str, Any]) -> list[str]:
+def _notes(eval_info: JsonMapping) -> list[str]:
     """Sentences for below the table."""
     notes = (
         settled_note(eval_info),
@@ -226,7 +224,7 @@ def _notes(eval_info: Mapping[str, Any]) -> list[str]:
     return [note for note in notes if note is not None]
 
 
-def text_table(eval_info: Mapping[str, Any], markdown: bool = False) -> str:
+def text_table(eval_info: JsonMapping, markdown: bool = False) -> str:
     """The table for a terminal, or in Markdown.
 
     Parameters
@@ -271,7 +269,7 @@ def text_table(eval_info: Mapping[str, Any], markdown: bool = False) -> str:
     )
 
 
-def latex_table(eval_info: Mapping[str, Any]) -> str:
+def latex_table(eval_info: JsonMapping) -> str:
     """The table in LaTeX, for a paper; it needs the package booktabs. What the intervals mean
     stands below it as a comment.
     """
@@ -297,7 +295,7 @@ def latex_table(eval_info: Mapping[str, Any]) -> str:
     )
 
 # %% ../../nbs/results/tables.ipynb #3135e82a
-TABLE_FORMATS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+TABLE_FORMATS: Mapping[str, Callable[[JsonMapping], str]] = {
     "text": text_table,
     "markdown": lambda eval_info: text_table(eval_info, markdown=True),
     "latex": latex_table,
@@ -312,7 +310,7 @@ _CELL = "padding:.2em .6em;border-bottom:1px solid #8884;text-align:"
 _HEAD = "padding:.2em .6em;border-bottom:2px solid #888;white-space:nowrap;text-align:"
 
 
-def _interval_picture(summary: Mapping[str, Any]) -> str:
+def _interval_picture(summary: JsonMapping) -> str:
     interval, rate = summary.get("pc_success_ci"), summary.get("pc_success")
     if interval is None or rate is None:
         return ""
@@ -323,7 +321,7 @@ def _interval_picture(summary: Mapping[str, Any]) -> str:
     )
 
 
-def html_table(eval_info: Mapping[str, Any]) -> str:
+def html_table(eval_info: JsonMapping) -> str:
     """The table as HTML, with a picture of each interval, and what the policy was told."""
     tasks, rows = eval_info["per_task"], table_rows(eval_info)
     suites, overall, _ = clustered_sums(eval_info)
