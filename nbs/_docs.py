@@ -530,7 +530,17 @@ def module_with_types(name: str):
             "TYPE_CHECKING",
             "typing.TYPE_CHECKING",
         ):
-            exec(compile(ast.Module(node.body, []), module.__file__, "exec"), vars(module))
+            for statement in node.body:
+                try:
+                    exec(
+                        compile(ast.Module([statement], []), module.__file__, "exec"), vars(module)
+                    )
+                except ModuleNotFoundError:
+                    if not isinstance(statement, ast.ImportFrom):
+                        raise
+                    # of an extra that is not installed here: its classes are shown by name
+                    names = [alias.asname or alias.name for alias in statement.names]
+                    vars(module).update({name: type(name, (), {}) for name in names})
     return module
 
 
