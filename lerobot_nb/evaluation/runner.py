@@ -227,7 +227,23 @@ class _Loop:
         self.endings, self.turns, self.schedule = work.endings, work.turns, work.schedule
 
     def records(self, each_turn: Callable[[], object]) -> Iterator[EpisodeRecord]:
-        """Records in the order in which episodes end; `each_turn` is called before each round."""
+        """Records in the order in which episodes end; `each_turn` is called before each round.
+
+        What has ended is yielded also where the policy, say, raises meanwhile.
+        """
+        try:
+            yield from self._rounds(each_turn)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self._ended()
+            raise
+
+    def _ended(self) -> Iterator[EpisodeRecord]:
+        while self.endings.records:
+            yield self.endings.records.popleft()
+
+    def _rounds(self, each_turn: Callable[[], object]) -> Iterator[EpisodeRecord]:
         while True:
             each_turn()
             for seat in self.seats:
@@ -236,8 +252,7 @@ class _Loop:
             if all(seat.phase is Phase.IDLE for seat in self.seats) and not self.endings.records:
                 return
             acted = self.turns is not None and self.turns.act()
-            while self.endings.records:
-                yield self.endings.records.popleft()
+            yield from self._ended()
             if self.endings.stopped:
                 return
             # nothing to compute: wait for a worker. With something computed: only take what is

@@ -16,11 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..envs.base import FeatureType, PolicyFeature
 from ..envs.files import write_whole
 from ..envs.types import Batch, JsonObject
 from .base import Policy, PolicyLoadError, weights_hash
-from .checkpoints import Checkpoint, weights_file
+from lerobot_nb.policies.checkpoints import (
+    Checkpoint,
+    check_features,
+    features_of_batch,
+    weights_file,
+)
 
 # %% ../../nbs/policies/cloned.ipynb #e67b5b46
 @dataclass(frozen=True)
@@ -101,8 +105,17 @@ class ClonedPolicyConfig:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "ClonedPolicyConfig":
+    def from_json(
+        cls, data: Mapping[str, Any], source: str = "config.json"
+    ) -> "ClonedPolicyConfig":
         """The inverse of `to_json`.
+
+        Parameters
+        ----------
+        data
+            What `to_json` gave.
+        source
+            What the message calls it.
 
         Raises
         ------
@@ -122,7 +135,7 @@ class ClonedPolicyConfig:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PolicyLoadError(
-                f"config.json does not describe a cloned policy: {type(error).__name__}: {error}"
+                f"{source} does not describe a cloned policy: {type(error).__name__}: {error}; take a checkpoint that lerobot-nb's training has saved"
             ) from None
 
 # %% ../../nbs/policies/cloned.ipynb #c8788e31
@@ -244,6 +257,10 @@ def save_checkpoint(network: ClonedNetwork, folder: str | Path) -> Path:
     return folder
 
 
+def _config_of(checkpoint: Checkpoint) -> ClonedPolicyConfig:
+    return ClonedPolicyConfig.from_json(checkpoint.config, f"{checkpoint.source}: config.json")
+
+
 def load_network(checkpoint: Checkpoint, device: str = "cpu") -> ClonedNetwork:
     """The network of a checkpoint.
 
@@ -263,7 +280,7 @@ def load_network(checkpoint: Checkpoint, device: str = "cpu") -> ClonedNetwork:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    network = ClonedNetwork(ClonedPolicyConfig.from_json(checkpoint.config))
+    network = ClonedNetwork(_config_of(checkpoint))
     try:
         state = load_file(weights_file(checkpoint), device="cpu")
     except (OSError, SafetensorError) as error:
@@ -278,14 +295,14 @@ def load_network(checkpoint: Checkpoint, device: str = "cpu") -> ClonedNetwork:
     )
     if wrong:
         raise PolicyLoadError(
-            f"{checkpoint.source}: the weights don't fit config.json; missing, unexpected or of another shape: {', '.join(wrong[:6])}"
+            f"{checkpoint.source}: the weights don't fit config.json; missing, unexpected or of another shape: {', '.join(wrong[:6])}. Put back the config.json that they were saved with"
         )
     infinite = sorted(
         name for name, value in state.items() if not bool(torch.isfinite(value).all())
     )
     if infinite:
         raise PolicyLoadError(
-            f"{checkpoint.source}: {', '.join(infinite[:6])} hold NaN or infinity; the training must have diverged"
+            f"{checkpoint.source}: {', '.join(infinite[:6])} hold NaN or infinity: the training had diverged. Take an earlier checkpoint, or train again with a lower learning_rate"
         )
     network.load_state_dict(state)
     return network.to(device)
@@ -333,7 +350,7 @@ class ClonedPolicy(Policy):
                 f"n_action_steps={steps} must be between 1 and {network.config.chunk_size}, the length of the chunks that the network predicts"
             )
         self.n_action_steps = steps
-        self._was_training = False
+        self._was_training, self._compared = False, False
 
     @staticmethod
     def wishes_of(checkpoint: str, **_: object) -> JsonObject:
@@ -341,33 +358,25 @@ class ClonedPolicy(Policy):
         else pictures of the size that it was trained on.
         """
         found = Checkpoint.find(checkpoint, only_config=True)
-        return _wishes(ClonedPolicyConfig.from_json(found.config))
+        return _wishes(_config_of(found))
 
     def env_wishes(self) -> JsonObject:
         return _wishes(self.network.config)
 
     def check_env(self, env_config: Any) -> None:
-        """Compare the inputs with what the environment shows.
+        """Compare inputs and actions with what the environment shows and takes. Pictures of another
+        size are resized.
 
         Raises
         ------
-        PolicyLoadError
-            Naming each input that is missing or has another shape.
+        FeatureMismatch
+            With a table of what is missing or has another shape.
         """
-        from lerobot_nb.envs.config import env_to_policy_features
+        check_features(self._described(), env_config, resize_images=True)
 
-        shown: dict[str, PolicyFeature] = env_to_policy_features(env_config)
-        problems = []
-        for name, shape in self.network.config.input_features.items():
-            given = shown.get(name)
-            if given is None:
-                problems.append(f"{name} {tuple(shape)} is missing")
-            elif given.type is not FeatureType.VISUAL and tuple(given.shape) != tuple(shape):
-                problems.append(f"{name} has the shape {tuple(given.shape)}, not {tuple(shape)}")
-        if problems:
-            raise PolicyLoadError(
-                f"policy {self.name} does not fit this environment: {'; '.join(problems)}. The environment shows {', '.join(sorted(shown))}"
-            )
+    def _described(self) -> Checkpoint:
+        config = self.network.config.to_json() | {"type": "cloned"}
+        return Checkpoint(self.checkpoint or self.name, Path(), self.revision, config)
 
     def begin_run(self) -> None:
         self._was_training = self.network.training
@@ -377,6 +386,11 @@ class ClonedPolicy(Policy):
         self.network.train(self._was_training)
 
     def predict(self, slots: Sequence[int], batch: Batch) -> np.ndarray:
+        if not self._compared:  # for environments whose configuration tells no features
+            check_features(
+                self._described(), None, named=features_of_batch(batch), resize_images=True
+            )
+            self._compared = True
         with torch.inference_mode():
             chunk = self.network.actions(batch)[:, : self.n_action_steps]
         actions: np.ndarray = chunk.cpu().numpy()

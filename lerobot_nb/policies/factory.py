@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,16 @@ def policy_source(name: str) -> dict[str, Any]:
 
 # localhost:8000, 127.0.0.1:8000, ws:/host:8000, http://host:8000; my_module:Name is none
 _LIKE_AN_ADDRESS = re.compile(r"(?:\w+:/{0,3})?((?:[\w.-]+|\[[\da-fA-F:]+\]):\d+)/?")
+
+
+def with_source(name: str, kwargs: Mapping[str, object]) -> dict[str, object]:
+    """The arguments of a policy's class with what its name says. ValueError where both say it."""
+    source = policy_source(name)
+    if set(source) & set(kwargs):
+        raise ValueError(
+            f"policy={name!r} says the {', '.join(source)} already; leave it out of policy_kwargs"
+        )
+    return {**source, **kwargs}
 
 
 def _what_was_meant(name: str) -> str:
@@ -205,12 +216,7 @@ def make_policy(policy: object, env_config: object = None, **kwargs: object) -> 
         else:
             return adapt_policy(policy, **kwargs)
     path = policy_path(policy, env_config)
-    target, source = resolve(path), policy_source(policy)
-    if set(source) & set(kwargs):
-        raise ValueError(
-            f"policy={policy!r} says the {', '.join(source)} already; leave it out of policy_kwargs"
-        )
-    kwargs = source | kwargs
+    target, kwargs = resolve(path), with_source(policy, kwargs)
     if inspect.isclass(target) and issubclass(target, Policy):
         # before gigabytes are loaded
         if env_config is not None and hasattr(target, "check_source"):
@@ -233,7 +239,7 @@ def policy_wishes(policy: Any, env_config: Any = None, **kwargs: Any) -> JsonObj
     """
     check_arguments(kwargs)
     if isinstance(policy, str):
-        target, kwargs = resolve(policy_path(policy, env_config)), policy_source(policy) | kwargs
+        target, kwargs = resolve(policy_path(policy, env_config)), with_source(policy, kwargs)
         wishes = (
             target.wishes_of(**kwargs)
             if hasattr(target, "wishes_of")
