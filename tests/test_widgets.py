@@ -177,7 +177,7 @@ def test_the_episode_browser_is_clicked_filtered_and_played(tmp_path, filmed_run
         wait_for(tab, f"{options} === 4", "the list")
         wait_for(tab, "!!document.querySelector('.lerobot-nb-browser video')", "the video")
         # what is not filtered says so
-        selected = "[...document.querySelectorAll('.lerobot-nb-browser .widget-dropdown select')].map(s => s.selectedOptions[0]?.innerText)"
+        selected = "[...document.querySelectorAll('.lerobot-nb-browser .widget-dropdown select')].map(s => s.selectedOptions[0]?.value)"
         assert tab.value(selected) == ["all", "all tasks"]
         active = "document.querySelector('.lerobot-nb-browser .mod-active')?.innerText.trim()"
         wait_for(tab, f"{active} === 'all'", "the chosen button")
