@@ -51,27 +51,33 @@ def write_film(path: Path, frames: list[NDArray[np.uint8]], fps: int) -> None:
 def draw_run(
     path: Path, pictures: list[NDArray[np.uint8]], records: list[list[EpisodeRecord]]
 ) -> None:
-    """One column a task: how a filmed episode ended, and the success rate with its interval."""
+    """One column a task: how a filmed episode ended, and the success rate with its interval; in
+    colours that can be read on white and on black.
+    """
     from matplotlib.figure import Figure
 
     from lerobot_nb import SuccessRate
+    from lerobot_nb.results.figures import BLUE, INK, VERMILION
 
-    figure = Figure(figsize=(9.6, 3.9), dpi=150, facecolor="white")
+    figure = Figure(figsize=(9.6, 3.9), dpi=120, facecolor="none")
     for column, (picture, of_task) in enumerate(zip(pictures, records, strict=True)):
         rate = SuccessRate(sum(one.success is True for one in of_task), len(of_task))
         image = figure.add_axes((0.01 + 0.2475 * column, 0.27, 0.2375, 0.6))
         image.imshow(picture)
         image.axis("off")
         image.set_title(
-            of_task[0].task if len(of_task[0].task) < 24 else "libero_object/0", fontsize=11
+            of_task[0].task if len(of_task[0].task) < 24 else "libero_object/0",
+            fontsize=11,
+            color=INK,
         )
         low, high = rate.percent_interval()
         bar = figure.add_axes((0.03 + 0.2475 * column, 0.13, 0.1975, 0.1))
-        bar.barh([0], [100], color="#e6edf2", height=1)
-        bar.barh([0], [rate.n_success / rate.n_judged * 100], color="#1f5f8b", height=1)
-        bar.plot([low, high], [0, 0], color="#d9822b", linewidth=3, solid_capstyle="butt")
+        bar.barh([0], [100], color="#80808040", height=1)
+        bar.barh([0], [rate.n_success / rate.n_judged * 100], color=BLUE, height=1)
+        bar.plot([low, high], [0, 0], color=VERMILION, linewidth=3, solid_capstyle="butt")
         bar.set(xlim=(0, 100), ylim=(-1, 1), yticks=[], xticks=[0, 50, 100])
-        bar.tick_params(labelsize=8)
+        bar.tick_params(labelsize=8, colors=INK)
+        bar.set_facecolor("none")
         for side in bar.spines.values():
             side.set_visible(False)
         figure.text(
@@ -80,8 +86,9 @@ def draw_run(
             f"{rate.n_success} of {rate.n_judged}; 95 %: {low:.0f} to {high:.0f} %",
             ha="center",
             fontsize=9,
+            color=INK,
         )
-    figure.savefig(path)
+    figure.savefig(path, bbox_inches="tight", pad_inches=0.05)
 
 
 def main() -> None:
@@ -110,8 +117,7 @@ def main() -> None:
     write_film(FOLDER / "film.mp4", frames, fps=20)
     Image.fromarray(frames[len(frames) // 4]).save(FOLDER / "film.jpg", quality=85)
     draw_run(FOLDER / "run.png", last, records)
-    image = Image.open(FOLDER / "run.png").convert("RGB").quantize(200)
-    image.save(FOLDER / "run.png", optimize=True)
+    Image.open(FOLDER / "run.png").save(FOLDER / "run.png", optimize=True)
 
 
 if __name__ == "__main__":

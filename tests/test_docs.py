@@ -1,5 +1,7 @@
 """The documentation: what its pages are made of (quick), and the rendered site in a browser (`make test-docs`: needs Quarto and Chromium)."""
 
+import base64
+import io
 import json
 import os
 import re
@@ -13,6 +15,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 import yaml
 from browser import browser_tab, find_browser, served
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = re.compile(
@@ -226,6 +229,23 @@ def test_every_picture_has_a_description(staged):
                     for link in re.findall(r"!\[\]\([^)]*\)(?!\{fig-alt=)", source)
                 ]
     assert bare == []
+
+
+def test_figures_can_be_read_on_both_grounds(staged):
+    """What is drawn stands on no ground of its own."""
+    wrong = []
+    for page in staged.rglob("*.ipynb"):
+        for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                data, name = output.get("data", {}), str(page.relative_to(staged))
+                if "<Figure" in "".join(data.get("text/plain", "")):
+                    picture = Image.open(io.BytesIO(base64.b64decode("".join(data["image/png"]))))
+                    corner = picture.convert("RGBA").getpixel((0, 0))
+                    if corner[3] == 255:
+                        wrong.append(f"{name}: a figure on a ground of its own, {corner}")
+    assert wrong == []
+    home = Image.open(staged / "pictures/run.png").convert("RGBA")
+    assert home.getpixel((0, 0))[3] == 0
 
 
 # --- the rendered site --------------------------------------------------------------------------------------------------
