@@ -8,30 +8,92 @@ __all__ = []
 # %% ../../nbs/envs/answers.ipynb #0472b466
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from .types import AnyEnv, Info, Options
+
+_T = TypeVar("_T")
+
 # %% ../../nbs/envs/answers.ipynb #d66ca8ef
+class AnswerError(ValueError):
+    """An environment answered something that can't be used."""
+
+
 def checked_reward(reward: object) -> float:
-    """The reward of a step. ValueError for what is not one number."""
+    """The reward of a step. AnswerError for what is not one number."""
     if isinstance(reward, (float, int)):
         return float(reward)
     array = np.asarray(reward)
     if array.size != 1 or array.dtype.kind not in "fiub":
-        raise ValueError(f"step() returned the reward {reward!r:.200}; a reward must be one number")
+        raise AnswerError(
+            f"step() returned the reward {reward!r:.200}; a reward must be one number"
+        )
     return float(array.item())
 
 
 def checked_observation(observation: object, call: str) -> Any:
-    """The observation itself. ValueError where there is none: without it the policy would see the
+    """The observation itself. AnswerError where there is none: without it the policy would see the
     one before. call: "reset" or "step".
     """
     if observation is None:
-        raise ValueError(
+        raise AnswerError(
             f"{call}() returned None as the observation; it must return one (only step(action, observe=False) may return None)"
         )
     return observation
+
+# %% ../../nbs/envs/answers.ipynb #b6c8093e
+def reset_env(env: AnyEnv, seed: int | None, options: Options | None) -> tuple[Any, Info]:
+    """`env.reset(seed=…, options=…)`. AnswerError where it does not take them, or returns something
+    else than an observation and a dictionary.
+    """
+    try:
+        answer: object = env.reset(seed=seed, options=options)
+    except TypeError as error:
+        if "unexpected keyword argument" in str(error) and "reset()" in str(error):
+            raise AnswerError(
+                f"reset() must take a seed and options: def reset(self, *, seed=None, options=None); {error}"
+            ) from error
+        raise
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        raise AnswerError(
+            f"reset() must return two things, observation and info, not {_form_of(answer)}"
+        )
+    observation, info = answer
+    return observation, _checked_info(info, "reset")
+
+
+def checked_step(answer: _T) -> _T:
+    """What `env.step` returned. AnswerError where it is something else than observation, reward,
+    terminated, truncated and a dictionary.
+    """
+    if not isinstance(answer, (tuple, list)) or len(answer) != 5:
+        raise AnswerError(
+            f"step() must return five things, observation, reward, terminated, truncated and info, not {_form_of(answer)}"
+        )
+    _checked_info(answer[4], "step")
+    return answer
+
+
+def _form_of(answer: object) -> str:
+    """How many things an answer has, or what else it is."""
+    return (
+        str(len(answer))
+        if isinstance(answer, (tuple, list))
+        else f"a {type(answer).__name__}"
+        if answer is not None
+        else "None"
+    )
+
+
+def _checked_info(info: Any, call: str) -> Info:
+    given: Info = info
+    if not isinstance(info, Mapping):
+        raise AnswerError(
+            f"{call}() returned {info!r:.200} as the info; it must be a dictionary, {{}} where there is nothing to say"
+        )
+    return given
 
 # %% ../../nbs/envs/answers.ipynb #fb110383
 TEXT_NAMES = ("task_description", "task", "instruction", "language_instruction", "mission")

@@ -7,17 +7,20 @@ __all__ = ['ContractError', 'check_benchmark']
 
 # %% ../../nbs/envs/check_benchmark.ipynb #52e955c9
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+from .answers import AnswerError, checked_reward, checked_step, reset_env
 from .base import TaskInfo
 from .config import EnvConfig
 from .errors import LerobotNbError
 from .success import BenchmarkError, read_success
-from .types import Info
+from .types import AnySpace, Info
 
 # %% ../../nbs/envs/check_benchmark.ipynb #22c7481f
 class ContractError(LerobotNbError, AssertionError):
@@ -38,6 +41,36 @@ def same_observation(a: object, b: object) -> bool:
         and a.dtype == b.dtype
         and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
     )
+
+
+def misfit(space: AnySpace, value: object, name: str = "it") -> str:
+    """Why `value` is not in `space`: which part of it, and what differs."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, dict):
+            return f"{name} is a {type(value).__name__} and no dictionary"
+        missing, extra = (
+            sorted(set(space.spaces) - set(value)),
+            sorted(set(value) - set(space.spaces)),
+        )
+        if missing or extra:
+            return f"{name} lacks {missing} and has {extra}, which the space does not know"
+        parts = (
+            misfit(part, value[key], repr(key))
+            for key, part in space.spaces.items()
+            if not part.contains(value[key])
+        )
+        return next(parts, f"{name} is not accepted by {space}")
+    if isinstance(space, spaces.Box):
+        if not isinstance(value, np.ndarray):
+            return f"{name} is a {type(value).__name__} and no array"
+        if value.shape != space.shape:
+            return f"{name} has the shape {value.shape}, the space {space.shape}"
+        if not np.can_cast(value.dtype, space.dtype):
+            return f"{name} is {value.dtype}, the space {space.dtype}"
+        outside = value[~((value >= space.low) & (value <= space.high))]
+        if outside.size:
+            return f"{name} holds {outside.flat[0]:g}, outside of the space's limits"
+    return f"{name} is not accepted by {space}"
 
 
 @dataclass
@@ -95,14 +128,18 @@ def _play(
     infos: _InfoCheck,
     demand: Callable[[Any, str], None],
 ) -> _Played:
-    first, info = env.reset(seed=7, options={"init_state_id": init_state_id})
+    first, info = reset_env(env, 7, {"init_state_id": init_state_id})
     played = _Played({0: copy.deepcopy(first)})
     demand(
         infos.read(info, "after reset") is not True,
         "info reports success after reset, before the first step; report False there, in a new dictionary",
     )
     for step, action in enumerate(actions, start=1):
-        observation, reward, terminated, truncated, info = env.step(action, observe=look(step))
+        observation, reward, terminated, truncated, info = checked_step(
+            env.step(action, observe=look(step))
+        )
+        reward = checked_reward(reward)
+        demand(np.isfinite(reward), f"the reward of step {step} is {reward}")
         demand(
             (observation is None) == (not look(step)),
             f"step(action, observe={look(step)}) must return {'an observation' if look(step) else 'None as observation'}",
@@ -116,7 +153,7 @@ def _play(
             terminated or not success or not ends_at_success,
             f"step {step} reports success and does not end the episode as terminated; if success can be lost again, say ends_at_success=False",
         )
-        played.rewards.append(float(reward))
+        played.rewards.append(reward)
         played.reports.append(success)
         if look(step):
             played.seen[step] = copy.deepcopy(observation)
@@ -179,6 +216,10 @@ def check_benchmark(
         env = env_config.env_factory(task)()
         try:
             demand(
+                "observe" in inspect.signature(env.step).parameters,
+                "step must take observe: def step(self, action, observe=True); with False it returns None as the observation",
+            )
+            demand(
                 getattr(env, "lazy", False) is True,
                 "lazy must be True: __init__ starts no simulator, reset does",
             )
@@ -209,13 +250,20 @@ def check_benchmark(
             def play(
                 look: Callable[[int], bool] = lambda step: True, draw: bool = False
             ) -> _Played:
-                return _play(env, actions, last_state, look, draw, ends_at_success, infos, demand)
+                try:
+                    return _play(
+                        env, actions, last_state, look, draw, ends_at_success, infos, demand
+                    )
+                except AnswerError as error:
+                    demand(False, str(error))
+                    raise
 
             always = play()
             for step, observation in always.seen.items():
                 demand(
                     env.observation_space.contains(observation),
-                    f"the observation at step {step} is not in the observation space",
+                    f"the observation at step {step} is not in the observation space: "
+                    + misfit(env.observation_space, observation),
                 )
             ways: dict[str, dict[str, Any]] = {
                 f"looking at every {look_every}th step only": {

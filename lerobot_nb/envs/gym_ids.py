@@ -21,7 +21,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from .answers import checked_observation, checked_reward, text_in
+from lerobot_nb.envs.answers import (
+    checked_observation,
+    checked_reward,
+    checked_step,
+    reset_env,
+    text_in,
+)
 from .arguments import select_task_ids, split_names
 from .base import EnvFactory, TaskInfo, import_user_module, new_python
 from .config import EnvConfig, EpisodeLength, RenderMode, TaskNames, Text
@@ -143,7 +149,7 @@ class GymIdEnv(gymnasium.Env):
             )
         if self._env is None:
             self._env = self._make()
-        observation, info = self._env.reset(seed=seed, options=options or None)
+        observation, info = reset_env(self._env, seed, options or None)
         self._close_last()
         self._running = True
         instruction = (
@@ -191,7 +197,7 @@ class GymIdEnv(gymnasium.Env):
             action = int(action)
         elif isinstance(space, spaces.Box):
             action = np.asarray(action, dtype=space.dtype).reshape(space.shape)
-        observation, reward, terminated, truncated, info = self._env.step(action)
+        observation, reward, terminated, truncated, info = checked_step(self._env.step(action))
         self._running = not (terminated or truncated)
         named = (
             named_observation(self._native_space, checked_observation(observation, "step"))

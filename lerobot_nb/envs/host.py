@@ -18,7 +18,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .answers import checked_observation, checked_reward
+from .answers import checked_observation, checked_reward, checked_step, reset_env
 from .base import resolve
 from .transport import ObservationLayout, ObservationViews, SharedBlock
 from .types import AnySpace, EnvMaker, Info, Kwargs, Observation, Options
@@ -86,17 +86,17 @@ class EnvHost:
     def warm(self, factory: EnvMaker) -> dict[str, Any]:
         """`build`, and start the simulator of an environment that is lazy about it."""
         described = self.build(factory)
-        self._live().reset(seed=0)
+        reset_env(self._live(), 0, None)
         return described
 
     def reset(self, seed: int | None = None, options: Options | None = None) -> dict[str, Any]:
         info: Info
-        observation, info = self._live().reset(seed=seed, options=options)
+        observation, info = reset_env(self._live(), seed, options)
         self.observation = checked_observation(observation, "reset")
         return info
 
     def step(self, action: object) -> tuple[float, bool, bool, Info]:
-        observation, reward, terminated, truncated, info = self._live().step(action)
+        observation, reward, terminated, truncated, info = checked_step(self._live().step(action))
         self.observation = checked_observation(observation, "step")
         return checked_reward(reward), bool(terminated), bool(truncated), info
 

@@ -18,7 +18,13 @@ from typing import SupportsFloat
 
 import numpy as np
 
-from ..envs.answers import checked_observation, checked_reward, instruction_of
+from lerobot_nb.envs.answers import (
+    checked_observation,
+    checked_reward,
+    checked_step,
+    instruction_of,
+    reset_env,
+)
 from ..envs.base import EpisodeSpec, TaskInfo
 from ..envs.success import EpisodeSuccess, SuccessAt
 from ..envs.types import ActionSpace, AnyEnv, EnvMaker, Info, Observation
@@ -118,7 +124,7 @@ class EpisodeRun:
         spec = job.spec
         options = {"init_state_id": spec.init_state_id} if spec.init_state_id is not None else None
         self.observation: Observation
-        self.observation, info = env.reset(seed=spec.seed, options=options)
+        self.observation, info = reset_env(env, spec.seed, options)
         self.reset_s = time.perf_counter() - started
         checked_observation(self.observation, "reset")
         self.task = replace(
@@ -155,13 +161,12 @@ class EpisodeRun:
         last = len(actions) - 1
         for number, action in enumerate(actions):
             try:
-                observation, reward, terminated, truncated, info = (
-                    step(action, observe=number == last) if observes else step(action)
-                )
+                answer = step(action, observe=number == last) if observes else step(action)
             except _REFUSALS as error:
                 if not self._is_to_blame(action, error):
                     raise
                 raise self._refused(error, action) from error
+            observation, reward, terminated, truncated, info = checked_step(answer)
             self.n_steps += 1
             reward = checked_reward(reward)
             self.sum_reward += reward

@@ -117,8 +117,8 @@ def outcome(record: EpisodeRecord) -> str:
     """
     steps = f" after {record.n_steps} step{'s' * (record.n_steps != 1)}"
     if record.end_reason == "error":
-        lines = (record.error or "unknown").strip().splitlines()
-        return f"error: {lines[0][:120]}"
+        line = (record.error or "unknown").strip().splitlines()[0]
+        return f"error: {line if len(line) <= 120 else line[:119] + '…'}"
     return {"success": "success", "time_limit": "time limit"}.get(
         record.end_reason, record.end_reason
     ) + steps
