@@ -302,3 +302,16 @@ def test_a_vector_of_environments_names_what_is_wrong(line, env_class):
         assert WRONG[env_class] in str(caught.value)
     finally:
         close_envs(envs)
+
+
+def test_merge_puts_the_folder_on_a_line_of_its_own(tmp_path, capsys):
+    from lerobot_nb.cli import main
+
+    parts = []
+    for number, task in enumerate(("reach-v3", "push-v3")):
+        env = make_env_config("metaworld", task=task, obs_type="state", episode_length=3)
+        config = EvalConfig(n_episodes=1, use_async_envs=False, render="none")
+        parts.append(evaluate(env, "zero", config, output_dir=tmp_path / str(number)).folder)
+    assert main(["merge", *map(str, parts), "--output", str(tmp_path / "all")]) == 0
+    said = capsys.readouterr().out
+    assert f"\n\nrun folder: {tmp_path / 'all'}\n" in said and "\\n" not in said

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .errors import LerobotNbError
 from .types import AnyEnv, Info, Options
 
 _T = TypeVar("_T")
 
 # %% ../../nbs/envs/answers.ipynb #d66ca8ef
-class AnswerError(ValueError):
+class AnswerError(LerobotNbError, ValueError):
     """An environment answered something that can't be used."""
 
 

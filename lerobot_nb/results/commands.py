@@ -295,7 +295,7 @@ def merge_command(argv: Sequence[str] | None = None) -> int:
 
     folder = _usage_errors(parser, lambda: merge_runs(arguments.folders, arguments.output))
     print(terminal_text(Report(folder).text(), lines=True))
-    print(terminal_text(f"\nrun folder: {folder}"))
+    print(f"\nrun folder: {terminal_text(str(folder))}")
     return 0
 
 # %% ../../nbs/results/commands.ipynb #report01
