@@ -8,8 +8,9 @@ __all__ = ['EpisodeBrowser']
 # %% ../../nbs/results/browser.ipynb #53691b5c
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..envs.types import JsonMapping, Untyped
 from .escaping import html_text, terminal_text
 from .eval_info import reports_success
 from .outcomes import EpisodeTally, Outcome, OutcomeCounts
@@ -222,12 +223,12 @@ class EpisodeBrowser:
 
     def __init__(self, folder: str | os.PathLike[str], static: bool | None = None) -> None:
         self.files, self.static = RunFolder(folder), static
-        manifest: Mapping[str, Any] = self.files.manifest()
+        manifest: JsonMapping = self.files.manifest()
         self.table = EpisodeTable(self.files.records(), reports_success(manifest))
         self.numbers = self.table.select()
         self.chosen: int | None = None
         self.page = 0
-        self._parts: dict[str, Any] = {}
+        self._parts: dict[str, Untyped] = {}
         self._widget: "ipywidgets.Widget | None" = None
         self._busy = False
         failures = self.table.select(outcome=Outcome.FAILURE)
@@ -410,7 +411,7 @@ class EpisodeBrowser:
             ),
         ]
 
-    def _suite_changed(self, change: Mapping[str, Any]) -> None:
+    def _suite_changed(self, change: Mapping[str, Untyped]) -> None:
         self._busy = True  # the list of tasks changes with the suite; one filter is enough
         suite = change["new"]
         self._parts["task"].options = self._task_options(None if suite is _NO_FILTER else suite)
@@ -423,7 +424,7 @@ class EpisodeBrowser:
             chosen = (self._parts[name].value for name in ("suite", "task", "outcome"))
             self.filter(*(None if value is _NO_FILTER else value for value in chosen))
 
-    def _list_changed(self, change: Mapping[str, Any]) -> None:
+    def _list_changed(self, change: Mapping[str, Untyped]) -> None:
         if not self._busy and change["new"] is not None:
             self.choose(change["new"])
 
@@ -468,11 +469,13 @@ class EpisodeBrowser:
             f'<div style="font-family:monospace;font-size:85%">{lines}{more}</div><div>{self._details()}</div></div>{gallery}</div>'
         )
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        text = {"text/plain": repr(self), "text/html": self.picture()}
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> dict[str, object]:
+        text: dict[str, object] = {"text/plain": repr(self), "text/html": self.picture()}
         if self.static or (self.static is None and not has_front_end()):
             return text
-        bundle: dict[str, Any] = self.widget._repr_mimebundle_()
+        bundle: dict[str, object] = self.widget._repr_mimebundle_()
         return text | {name: value for name, value in bundle.items() if name not in text}
 
     def __repr__(self) -> str:

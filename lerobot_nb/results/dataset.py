@@ -9,9 +9,9 @@ __all__ = ['DemonstrationError', 'write_dataset', 'Demonstrations']
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..envs.config import EnvConfig
 from ..envs.errors import LerobotNbError
 from ..envs.files import write_whole
 from ..envs.recording import nest_observation, recording_name
+from ..envs.types import JsonObject
 from .records import EpisodeRecord
 from .run_folder import DATASET_NAME, RunFolder, RunFolderError, path_inside
 
@@ -59,6 +60,18 @@ def read_recording(folder: Path, record: EpisodeRecord) -> dict[str, np.ndarray]
     return arrays
 
 # %% ../../nbs/results/dataset.ipynb #f34e62c4
+class _Column(TypedDict):
+    dtype: str
+    shape: list[int]
+    names: list[str] | None
+
+
+class _Feature(_Column, total=False):
+    """What meta/info.json says of a column or a camera. info: of cameras."""
+
+    info: dict[str, object]
+
+
 def write_dataset(
     folder: str | os.PathLike[str],
     env_config: EnvConfig,
@@ -95,16 +108,16 @@ def write_dataset(
                 f"{folder / name} exists already, and a data set writes there; give a new folder"
             )
     rows: list["pd.DataFrame"] = []
-    about: list[dict[str, Any]] = []
+    about: list[dict[str, object]] = []
     tasks: dict[str, int] = {}
-    features: dict[str, dict[str, Any]] = {}
+    features: dict[str, _Feature] = {}
     pictures = _PictureStatistics()
     begins = 0
     for number, (record, arrays) in enumerate(episodes):
         length = len(arrays["action"])
         flat, images = _as_policy_sees(env_config, arrays)
         sentence = record.task_description or record.task
-        frame: dict[str, Any] = {
+        frame: dict[str, object] = {
             name: list(values.astype(np.float32)) for name, values in flat.items()
         }
         frame["action"] = list(arrays["action"].astype(np.float32).reshape(length, -1))
@@ -206,8 +219,8 @@ def _uint8() -> "torch.dtype":
 
 def _features(
     flat: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray], action: np.ndarray, fps: int
-) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+) -> dict[str, _Feature]:
+    found: dict[str, _Feature] = {}
     for name, frames in images.items():
         _, height, width, channels = frames.shape
         found[name] = {
@@ -275,9 +288,9 @@ def _write_video(path: Path, frames: np.ndarray, fps: int) -> None:
 def _write_tables(
     folder: Path,
     table: "pd.DataFrame",
-    about: list[dict[str, Any]],
+    about: list[dict[str, object]],
     tasks: Mapping[str, int],
-    features: Mapping[str, Any],
+    features: Mapping[str, _Feature],
 ) -> None:
     import pandas as pd
     import pyarrow as pa
@@ -314,7 +327,7 @@ def _write_tables(
 
 
 def _statistics(
-    table: "pd.DataFrame", features: Mapping[str, Any]
+    table: "pd.DataFrame", features: Mapping[str, _Feature]
 ) -> dict[str, dict[str, list[float]]]:
     found = {}
     for name, feature in features.items():
@@ -336,50 +349,51 @@ def _statistics(
     return found
 
 
+@dataclass
+class _Sums:
+    """Of one camera, by colour (3,)."""
+
+    n_pixels: int = 0
+    n_frames: int = 0
+    sum: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    squares: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    min: np.ndarray = field(default_factory=lambda: np.full(3, 255))
+    max: np.ndarray = field(default_factory=lambda: np.zeros(3))
+
+
 class _PictureStatistics:
     """Mean, deviation and range of each colour, over all frames; lerobot keeps them as (3, 1, 1) in
     [0, 1].
     """
 
     def __init__(self) -> None:
-        self.names: dict[str, dict[str, Any]] = {}
+        self.names: dict[str, _Sums] = {}
 
     def add(self, name: str, frames: np.ndarray) -> None:
         values = frames.reshape(-1, 3)
-        mine = self.names.setdefault(
-            name,
-            {
-                "n": 0,
-                "frames": 0,
-                "sum": np.zeros(3),
-                "squares": np.zeros(3),
-                "min": np.full(3, 255),
-                "max": np.zeros(3),
-            },
-        )
-        mine["n"], mine["frames"] = mine["n"] + len(values), mine["frames"] + len(frames)
-        mine["sum"] += values.sum(0, dtype=np.float64)
-        mine["squares"] += np.square(values, dtype=np.float64).sum(0)
-        mine["min"], mine["max"] = (
-            np.minimum(mine["min"], values.min(0)),
-            np.maximum(mine["max"], values.max(0)),
-        )
+        mine = self.names.setdefault(name, _Sums())
+        mine.n_pixels += len(values)
+        mine.n_frames += len(frames)
+        mine.sum += values.sum(0, dtype=np.float64)
+        mine.squares += np.square(values, dtype=np.float64).sum(0)
+        mine.min = np.minimum(mine.min, values.min(0))
+        mine.max = np.maximum(mine.max, values.max(0))
 
-    def summary(self) -> dict[str, dict[str, Any]]:
-        found = {}
+    def summary(self) -> dict[str, dict[str, object]]:
+        found: dict[str, dict[str, object]] = {}
         for name, mine in self.names.items():
-            mean = mine["sum"] / mine["n"]
-            std = np.sqrt(np.maximum(mine["squares"] / mine["n"] - mean**2, 0))
+            mean = mine.sum / mine.n_pixels
+            std = np.sqrt(np.maximum(mine.squares / mine.n_pixels - mean**2, 0))
             found[name] = {
                 key: (values / 255).reshape(3, 1, 1).tolist()
                 for key, values in (
-                    ("min", mine["min"]),
-                    ("max", mine["max"]),
+                    ("min", mine.min),
+                    ("max", mine.max),
                     ("mean", mean),
                     ("std", std),
                 )
             }
-            found[name]["count"] = [mine["frames"]]
+            found[name]["count"] = [mine.n_frames]
         return found
 
 
@@ -406,7 +420,7 @@ class Demonstrations:
     """
 
     folder: Path
-    info: dict[str, Any]
+    info: JsonObject
     columns: dict[str, np.ndarray]
     episode_starts: np.ndarray
     tasks: tuple[str, ...]

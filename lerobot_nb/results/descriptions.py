@@ -8,11 +8,11 @@ __all__ = ['task_descriptions', 'main']
 # %% ../../nbs/results/descriptions.ipynb #51e6fb83
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from ..envs.arguments import ArgumentParser
 from ..envs.base import TaskInfo
 from ..envs.config import EnvConfig, make_env_config
+from ..envs.types import Kwargs
 from .records import dumps_strict, write_json_atomic
 
 # %% ../../nbs/results/descriptions.ipynb #a85d7277
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = (
         build_parser() if argv is None else build_parser("lerobot-nb describe")
     ).parse_args(argv)
-    fields: dict[str, Any] = {
+    fields: Kwargs = {
         name: value
         for name in ("task", "task_ids")
         if (value := getattr(arguments, name)) is not None

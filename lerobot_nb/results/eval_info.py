@@ -10,8 +10,9 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict, cast
+from typing import NamedTuple, Protocol, TypedDict, cast
 
+from ..envs.types import JsonMapping, JsonObject
 from .json_checks import check_type
 from .manifest import StoppingState
 from .outcomes import EndReason, Outcome, OutcomeCounts, has_success, outcome_of
@@ -261,7 +262,7 @@ def _summary(episodes: Sequence[_EpisodeNumbers]) -> Summary:
 # %% ../../nbs/results/eval_info.ipynb #20c08b5f
 def build_eval_info(
     # in any order; of a repeated episode the last record counts
-    records: Iterable[EpisodeRecord | Mapping[str, Any]],
+    records: Iterable[EpisodeRecord | JsonMapping],
     *,
     eval_s: float | None = None,  # wall seconds of the whole run
     tasks: Iterable[PlannedTask] | None = None,  # in the plan's order
@@ -320,7 +321,7 @@ def build_eval_info(
 def _task_summary(
     suite: str, task_id: int, numbers: _TaskNumbers, episodes: Mapping[int, _EpisodeNumbers]
 ) -> TaskSummary:
-    summary = cast(dict[str, Any], _summary(list(episodes.values())))
+    summary = cast(JsonObject, _summary(list(episodes.values())))
     video_paths = summary.pop("video_paths")
     evaluated = {index: episode for index, episode in episodes.items() if episode.evaluated}
     metrics: TaskMetrics = {
@@ -340,7 +341,7 @@ def _task_summary(
     return cast(TaskSummary, {**names, **summary, "metrics": metrics})
 
 
-def write_eval_info(path: str | os.PathLike[str], eval_info: Mapping[str, Any]) -> Path:
+def write_eval_info(path: str | os.PathLike[str], eval_info: JsonMapping) -> Path:
     """Write `eval_info` as strict JSON, replacing the file in one step.
 
     Parameters
@@ -354,7 +355,7 @@ def write_eval_info(path: str | os.PathLike[str], eval_info: Mapping[str, Any]) 
     return write_json_atomic(path / EVAL_INFO_NAME if path.is_dir() else path, eval_info)
 
 # %% ../../nbs/results/eval_info.ipynb #5e31af76
-def unreported_warning(eval_info: Mapping[str, Any]) -> str | None:
+def unreported_warning(eval_info: JsonMapping) -> str | None:
     """One sentence where episodes are failures because they reported nothing; None where there are
     none.
     """
@@ -373,7 +374,7 @@ def unreported_warning(eval_info: Mapping[str, Any]) -> str | None:
     )
 
 
-def reports_success(manifest: Mapping[str, Any]) -> bool:
+def reports_success(manifest: JsonMapping) -> bool:
     """Whether the configuration of a run (its run.json) says that its tasks have a notion of
     success.
     """
@@ -381,7 +382,7 @@ def reports_success(manifest: Mapping[str, Any]) -> bool:
     return isinstance(protocol, Mapping) and protocol.get("reports_success") is True
 
 # %% ../../nbs/results/eval_info.ipynb #ffd7aaf2
-def upgrade_eval_info(data: Mapping[str, Any], name: str = EVAL_INFO_NAME) -> dict[str, Any]:
+def upgrade_eval_info(data: JsonMapping, name: str = EVAL_INFO_NAME) -> JsonObject:
     """The content of an eval_info.json in the present layout, as far as it holds what is needed.
     ValueError for a version that is not known.
     """
@@ -428,9 +429,11 @@ def upgrade_eval_info(data: Mapping[str, Any], name: str = EVAL_INFO_NAME) -> di
     return upgraded
 
 
-def _recounted(task: Any) -> OutcomeCounts | None:
+def _recounted(task: object) -> OutcomeCounts | None:
     """Counts from the list of successes of one task; None where it has none that can be read."""
-    metrics = task.get("metrics") if isinstance(task, dict) else None
+    if not isinstance(task, dict):
+        return None
+    metrics = task.get("metrics")
     successes = metrics.get("successes") if isinstance(metrics, dict) else None
     if not isinstance(successes, list) or not all(
         success in (None, False, True) for success in successes
@@ -486,7 +489,7 @@ class _ReadEvalInfo(_Stopping):
     overall: _ReadSummary
 
 
-def read_eval_info_of(files: RunFolder) -> dict[str, Any] | None:
+def read_eval_info_of(files: RunFolder) -> JsonObject | None:
     """The content of a run's eval_info.json in the present layout, checked; None where there is
     none. RunFolderError, naming the field, where it is damaged.
     """
@@ -495,7 +498,7 @@ def read_eval_info_of(files: RunFolder) -> dict[str, Any] | None:
     content = files.read_json(files.eval_info_path)
     try:
         check_type(content, _ReadEvalInfo)
-        known = cast(dict[str, Any], content)
+        known = cast(JsonObject, content)
         for summary in [*known["per_task"], *known["per_group"].values(), known["overall"]]:
             if summary.get("pc_success_ci") is not None and len(summary["pc_success_ci"]) != 2:
                 raise ValueError(

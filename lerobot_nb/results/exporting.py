@@ -10,13 +10,13 @@ __all__ = ['episodes_frame', 'write_parquet', 'model_card_data', 'model_card_sni
 import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lerobot_nb.envs.files import write_whole
-from lerobot_nb.envs.types import Untyped
+from lerobot_nb.envs.types import JsonMapping, JsonObject, Untyped
 from lerobot_nb.results.dataset import RecordedSteps, recorded_steps
 from lerobot_nb.results.eval_info import reports_success
 from lerobot_nb.results.outcomes import EpisodeTally
@@ -35,7 +35,7 @@ def episodes_frame(
     """The episodes of one or more runs as a pandas frame."""
     import pandas
 
-    columns: dict[str, list[Any]] = {name: [] for name in ("run", "outcome", *_KINDS)}
+    columns: dict[str, list[object]] = {name: [] for name in ("run", "outcome", *_KINDS)}
     for folder in folders:
         report = Report(folder)
         records = report.records()
@@ -80,14 +80,14 @@ def write_parquet(
 def model_card_data(
     folder: str | os.PathLike[str],  # the run folder
     model_name: str | None = None,  # default: the policy's name
-) -> dict[str, Any]:
+) -> JsonObject:
     """The content of a model card's `model-index`, by `huggingface_hub`. ValueError for a run
     without judged episodes.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
     report = Report(folder)
-    manifest: Mapping[str, Any] = report.manifest or {}
+    manifest: JsonMapping = report.manifest or {}
     name = model_name or (manifest.get("policy") or {}).get("name") or report.folder.name
     benchmark = str(manifest.get("benchmark") or "unknown")
     suites, _, _ = clustered_sums(report.eval_info)
@@ -117,8 +117,8 @@ def model_card_data(
         )
     if not results:
         raise ValueError(f"{folder} holds no episode that was judged; there is nothing to publish")
-    card: Any = ModelCardData(model_name=str(name), eval_results=results)
-    content: dict[str, Any] = card.to_dict()
+    card: Untyped = ModelCardData(model_name=str(name), eval_results=results)
+    content: JsonObject = card.to_dict()
     return content
 
 
@@ -134,7 +134,7 @@ def model_card_snippet(folder: str | os.PathLike[str], model_name: str | None = 
     """
     from huggingface_hub import ModelCardData
 
-    card: Any = ModelCardData(**model_card_data(folder, model_name))
+    card = ModelCardData(**model_card_data(folder, model_name))
     return f"---\n{card.to_yaml()}\n---\n"
 
 
@@ -172,7 +172,7 @@ def write_robostats(
         The run folder.
     """
     report = Report(folder)
-    manifest: Mapping[str, Any] = report.manifest or {}
+    manifest: JsonMapping = report.manifest or {}
     policy = str((manifest.get("policy") or {}).get("name") or "policy")
     records = judged_records(report.records(), reports_success(manifest))
     judged = [record for record in records if record.success is not None]

@@ -13,9 +13,10 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from lerobot_nb.envs.types import JsonMapping
 from lerobot_nb.results.escaping import terminal_text
 from lerobot_nb.results.pictures import first_and_last_frame, outcome
 from lerobot_nb.results.records import EpisodeRecord
@@ -107,7 +108,7 @@ def _legend(figure: "Figure", n_columns: int, handles: "Sequence[Line2D] | None"
     )
 
 # %% ../../nbs/results/figures.ipynb #f7a24429
-def success_plot(eval_info: Mapping[str, Any]) -> "Figure":
+def success_plot(eval_info: JsonMapping) -> "Figure":
     """Success rate and 95 % interval of every task, and of everything."""
     tasks = eval_info["per_task"]
     return _rate_plot(
@@ -115,7 +116,7 @@ def success_plot(eval_info: Mapping[str, Any]) -> "Figure":
     )
 
 
-def suite_plot(eval_info: Mapping[str, Any]) -> "Figure | None":
+def suite_plot(eval_info: JsonMapping) -> "Figure | None":
     """The same of suites, with tasks as clusters; None where suites have no rows of their own."""
     if not shows_suites(eval_info):
         return None
@@ -124,9 +125,7 @@ def suite_plot(eval_info: Mapping[str, Any]) -> "Figure | None":
     return _rate_plot([*names, "all"], [*suites.values(), overall], emphasized=len(suites))
 
 
-def _rate_plot(
-    names: Sequence[str], summaries: Sequence[Mapping[str, Any]], emphasized: int
-) -> "Figure":
+def _rate_plot(names: Sequence[str], summaries: Sequence[JsonMapping], emphasized: int) -> "Figure":
     figure, (axis,) = new_figure(8, _height(len(names)))
     for row, summary in enumerate(summaries):
         interval, rate = summary.get("pc_success_ci"), summary.get("pc_success")
@@ -149,11 +148,11 @@ def _rate_plot(
     return figure
 
 
-def _plot_names(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+def _plot_names(tasks: Sequence[JsonMapping]) -> list[str]:
     return [terminal_text(task_name(task)) for task in tasks]
 
 # %% ../../nbs/results/figures.ipynb #474f59b8
-def reward_plot(eval_info: Mapping[str, Any]) -> "Figure":
+def reward_plot(eval_info: JsonMapping) -> "Figure":
     """Sum of rewards of every episode, by task, their mean, and its 95 % interval where a task has
     ten episodes or more. Successes and failures differ in colour and in shape.
     """

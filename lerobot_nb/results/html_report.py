@@ -8,10 +8,11 @@ __all__ = ['run_figures', 'save_figures', 'html_report', 'write_html_report']
 # %% ../../nbs/results/html_report.ipynb #a1c00f81
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lerobot_nb.envs.types import JsonMapping
 from lerobot_nb.results.dataset import recorded_steps
 from lerobot_nb.results.escaping import html_text, terminal_text
 from lerobot_nb.results.eval_info import reports_success
@@ -159,7 +160,7 @@ def html_report(
 ) -> str:
     """The report of a run as one HTML page. RunFolderError where there is no run, or a damaged one."""
     report = Report(folder)
-    manifest: Mapping[str, Any] = report.manifest or {}
+    manifest: JsonMapping = report.manifest or {}
     sections = [("table", "Results", f'<div class="wide">{html_table(report.eval_info)}</div>')]
     for name, title, figure in run_figures(report):
         picture = figure_svg(figure, for_page=True)

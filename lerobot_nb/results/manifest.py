@@ -7,8 +7,9 @@ __all__ = ['Session', 'Manifest']
 
 # %% ../../nbs/results/manifest.ipynb #5de826be
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, TypeAlias, TypedDict, cast
 
+from ..envs.types import JsonMapping, JsonObject, Kwargs
 from .json_checks import check_json_exact, check_type
 from .outcomes import RunStatus
 
@@ -41,6 +42,9 @@ class _ChosenInitStates(TypedDict, total=False):
     init_state_ids: list[list[int] | None]
 
 
+_TaskOfPlan: TypeAlias = list[Any]  # [suite, task_id, name, …], checked by `_check_plan`
+
+
 class PlanIdentity(_ChosenInitStates):
     """Parameters
     ----------
@@ -52,14 +56,14 @@ class PlanIdentity(_ChosenInitStates):
 
     n_episodes: int
     seed: int
-    tasks: list[list[Any]]
+    tasks: list[_TaskOfPlan]
 
 
 class PolicyRequest(TypedDict):
     """How the policy was asked for: what `make_policy` takes, and the arguments of its class."""
 
     policy: str
-    kwargs: dict[str, Any]
+    kwargs: Kwargs
 
 # %% ../../nbs/results/manifest.ipynb #5f0a7c12
 class ReferenceSection(TypedDict):
@@ -102,17 +106,17 @@ class _ManifestOfAnyVersion(TypedDict):
     ended: str | None
     command: str
     benchmark: str
-    env_config: dict[str, Any] | None
-    protocol: dict[str, Any] | None
+    env_config: JsonObject | None
+    protocol: JsonObject | None
     plan: PlanIdentity
-    eval_config: dict[str, Any]
-    policy: dict[str, Any]
+    eval_config: JsonObject
+    policy: JsonObject
     policy_request: PolicyRequest | None
-    runner: dict[str, Any] | None
-    times: dict[str, Any] | None
-    gl: dict[str, Any] | None
+    runner: JsonObject | None
+    times: JsonObject | None
+    gl: JsonObject | None
     packages: dict[str, str]
-    machine: dict[str, Any]
+    machine: JsonObject
     git_commit: str | None
     warnings: list[str]
     sessions: list[Session]
@@ -128,7 +132,7 @@ class Manifest(_ManifestOfAnyVersion, total=False):
     stopping: StoppingSection | None
 
 # %% ../../nbs/results/manifest.ipynb #5f0a7c13
-def state_of(manifest: Mapping[str, Any] | Manifest | None) -> StoppingState | None:
+def state_of(manifest: JsonMapping | Manifest | None) -> StoppingState | None:
     """How a run with a rule ended, from its run.json; None for other runs."""
     section: StoppingSection | None = manifest.get("stopping") if manifest is not None else None
     return section["state"] if section is not None else None
@@ -177,7 +181,7 @@ def _check_plan(plan: PlanIdentity) -> None:
         )
 
 # %% ../../nbs/results/manifest.ipynb #6faa8889
-def check_manifest(manifest: Mapping[str, Any]) -> None:
+def check_manifest(manifest: Mapping[str, object]) -> None:
     """ValueError or TypeError, naming the part, where a manifest holds what would not come back
     equal from a file.
     """

@@ -11,9 +11,9 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..envs.base import TaskInfo
+from ..envs.types import JsonMapping, JsonObject
 from .comparison import ProtocolMismatchError, RunOutcomes, protocol_differences
 from .eval_info import build_eval_info, reports_success, write_eval_info
 from .outcomes import RunStatus
@@ -72,7 +72,7 @@ def merge_runs(
             f"{target} is there already; a merge goes into a new folder, give another one"
         )
     files = [RunFolder(folder) for folder in folders]
-    manifests: list[Mapping[str, Any]] = [one.manifest() for one in files]
+    manifests: list[JsonMapping] = [one.manifest() for one in files]
     names = [str(one.path) for one in files]
     records = [list(one.records()) for one in files]
     runs = [
@@ -120,7 +120,7 @@ def _write_merged(
     target: Path,
     merged: Sequence[tuple[str, EpisodeRecord]],
     by_name: Mapping[str, RunFolder],
-    manifest: Mapping[str, Any],
+    manifest: JsonMapping,
 ) -> None:
     result = RunFolder(target)
     for name, record in merged:
@@ -147,9 +147,7 @@ def _write_merged(
 _OF_A_PART = ("task", "task_ids", "gym_id", "render_mode")
 
 
-def _env_config_differences(
-    a: Mapping[str, Any], b: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
+def _env_config_differences(a: JsonMapping, b: JsonMapping) -> dict[str, tuple[object, object]]:
     """Fields of the environments' configurations that make two runs no parts of one: the size of
     pictures, say. Only fields that both have recorded.
     """
@@ -161,13 +159,11 @@ def _env_config_differences(
     }
 
 
-def _merged_manifest(
-    manifests: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> dict[str, Any]:
+def _merged_manifest(manifests: Sequence[JsonMapping], names: Sequence[str]) -> JsonObject:
     """run.json of the whole: the first part's, with the tasks of all, every session, and where the
     parts came from.
     """
-    tasks: dict[tuple[str, int], Any] = {}
+    tasks: dict[tuple[str, int], object] = {}
     init_states: dict[tuple[str, int], list[int] | None] = {}
     for manifest in manifests:
         chosen = manifest["plan"].get("init_state_ids") or []

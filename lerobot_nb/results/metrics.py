@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 # %% ../../nbs/results/metrics.ipynb #76a729c4
 # `python lerobot_nb/results/metrics.py`
@@ -29,6 +29,7 @@ if __name__ == "__main__" and not globals().get("__package__") and "__file__" in
 # %% ../../nbs/results/metrics.ipynb #e8643b47
 from ..envs.arguments import ArgumentParser
 from ..envs.errors import LerobotNbError
+from ..envs.types import JsonMapping, JsonObject
 from .escaping import terminal_text
 from .eval_info import upgrade_eval_info
 from .rates import pass_hat_rates, wilson_interval
@@ -151,7 +152,7 @@ def read_metrics(path: str | os.PathLike[str]) -> MetricsFile:
 class _Warnings(list[str]):
     """Collects what was wrong with the values, to be printed together."""
 
-    def number(self, section: Mapping[str, Any], key: str, section_name: str) -> float | None:
+    def number(self, section: Mapping[str, object], key: str, section_name: str) -> float | None:
         """The value if it is a finite number, else None and a warning. Whole numbers stay integers."""
         if key not in section:
             self.append(f"{section_name}.{key} is absent")
@@ -181,12 +182,11 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     """A whole number from zero up, or None."""
-    is_number = (
-        not isinstance(value, bool) and isinstance(value, (int, float)) and _is_finite(value)
-    )
-    return int(value) if is_number and value >= 0 and int(value) == value else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+        return None
+    return int(value) if value >= 0 and int(value) == value else None
 
 # %% ../../nbs/results/metrics.ipynb #43dc0929
 class EvalInfoError(LerobotNbError, ValueError):
@@ -230,7 +230,7 @@ def _leads_out(folder: str | os.PathLike[str], path: Path) -> str | None:
     return None
 
 # %% ../../nbs/results/metrics.ipynb #a18c26b3
-def read_eval_info(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_eval_info(path: str | os.PathLike[str]) -> JsonObject:
     """The parsed file, NaN and Infinity tolerated. EvalInfoError if it can't be read, is no JSON,
     or holds no section that is known.
     """
@@ -256,7 +256,7 @@ def read_eval_info(path: str | os.PathLike[str]) -> dict[str, Any]:
 METRIC_NAMES = ("pc_success", "n_episodes", "avg_sum_reward", "eval_s")
 
 # %% ../../nbs/results/metrics.ipynb #730319ab
-def extract_metrics(eval_info: Mapping[str, Any]) -> tuple[Metrics, list[str]]:
+def extract_metrics(eval_info: JsonMapping) -> tuple[Metrics, list[str]]:
     """The numbers of eval_info.json, null where there is none, and a list of warnings."""
     section_name = "overall" if isinstance(eval_info.get("overall"), dict) else "aggregated"
     section = dict(eval_info[section_name])
@@ -352,7 +352,7 @@ def _pass_hat(tasks: object) -> dict[str, float] | None:
 
 # %% ../../nbs/results/metrics.ipynb #38d88427
 def find_descriptions(
-    artifacts_dir: str | os.PathLike[str], eval_info_path: Path | None, eval_info: Mapping[str, Any]
+    artifacts_dir: str | os.PathLike[str], eval_info_path: Path | None, eval_info: JsonMapping
 ) -> tuple[dict[str, str], list[str]]:
     """`{"<suite>_<task id>": sentence}` and a list of warnings; empty if nothing is known."""
     folders = [Path(artifacts_dir)] + ([eval_info_path.parent] if eval_info_path else [])
@@ -476,7 +476,7 @@ class _StoppingMetrics(TypedDict):
     pc_success_cs: list[float] | None
 
 
-def _stopping(eval_info: Mapping[str, Any]) -> _StoppingMetrics:
+def _stopping(eval_info: JsonMapping) -> _StoppingMetrics:
     """How a run with `stop_when` ended; None where the file doesn't say."""
     state = eval_info.get("stopping")
     state = state if isinstance(state, dict) else {}
@@ -507,7 +507,7 @@ def collect_metrics(
     where `env`, `task` or `policy` are not those of the run.
     """
     path: Path | None = None
-    eval_info: dict[str, Any] = {}
+    eval_info: JsonObject = {}
     warnings: list[str] = []
     problem = None
     numbers = cast(Metrics, dict.fromkeys(Metrics.__annotations__))

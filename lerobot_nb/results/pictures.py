@@ -13,9 +13,10 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from ..envs.types import Untyped
 from .escaping import html_text
 from .records import EpisodeRecord
 from .run_folder import RunFolder, RunFolderError
@@ -130,8 +131,8 @@ def first_and_last_frame(path: str | os.PathLike[str]) -> "tuple[UInt8Array, UIn
     """
     import av
 
-    first: Any = None
-    last: Any = None
+    first: Untyped = None
+    last: Untyped = None
     reason = "it holds no picture"
     try:
         with av.open(str(path)) as container:
@@ -188,8 +189,8 @@ def grid_video(
 
     files, border, path = RunFolder(folder), 4, Path(path)
     with contextlib.ExitStack() as stack:
-        episodes: list[tuple[EpisodeRecord, Iterator[Any]]] = []
-        rate: Any = None
+        episodes: list[tuple[EpisodeRecord, Iterator[UInt8Array]]] = []
+        rate: Untyped = None
         size = (0, 0)
         for record in records[:max_episodes]:
             try:
@@ -242,7 +243,7 @@ def grid_video(
 _FRAMES = {True: (34, 136, 204), False: (213, 94, 0)}
 
 
-def _frames(container: Any, size: tuple[int, int]) -> "Iterator[UInt8Array]":
+def _frames(container: Untyped, size: tuple[int, int]) -> "Iterator[UInt8Array]":
     """The pictures of a video in this size; they end where it is cut off."""
     import av
 

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, BinaryIO, cast, get_args
+from typing import BinaryIO, cast, get_args
 
 from ..envs.files import open_no_link, write_whole
+from ..envs.types import JsonMapping, JsonObject, JsonValue
 from .json_checks import parse_json
 from .outcomes import EndReason, EpisodeTally, Outcome
 
@@ -24,10 +25,10 @@ from .outcomes import EndReason, EpisodeTally, Outcome
 def strict_json(
     # numbers, strings, lists, dictionaries, dataclasses, enums, paths; NumPy and torch scalars and
     # arrays too
-    value: Any,
+    value: object,
     where: str = "value",  # how to call it in an error message
     # the same, of None, bool, int, float, str, list and dict alone; NaN and the infinities are None
-) -> Any:
+) -> JsonValue:
     """Turn a value into what strict JSON can hold. TypeError for what has no JSON form, naming
     where it was found.
     """
@@ -54,7 +55,8 @@ def strict_json(
     if isinstance(value, (set, frozenset)):
         return sorted((strict_json(item, where) for item in value), key=repr)
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        path: str = os.fspath(value)
+        return path
     if hasattr(value, "tolist"):  # NumPy and torch: scalars become numbers, arrays become lists
         return strict_json(value.tolist(), where)
     raise TypeError(
@@ -63,7 +65,7 @@ def strict_json(
     )
 
 
-def _json_key(key: Any, where: str) -> str:
+def _json_key(key: object, where: str) -> str:
     if isinstance(key, Enum):
         key = key.value
     if isinstance(key, bool) or not isinstance(key, (str, int)):
@@ -73,7 +75,7 @@ def _json_key(key: Any, where: str) -> str:
     return str(key)
 
 
-def dumps_strict(value: Any, indent: int | None = None) -> str:
+def dumps_strict(value: object, indent: int | None = None) -> str:
     """Strict JSON text, plain ASCII: safe to cut at any byte, to print on any terminal, to parse
     anywhere.
     """
@@ -87,7 +89,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
     return write_whole(path, text.encode("utf-8"))
 
 
-def write_json_atomic(path: str | os.PathLike[str], value: Any) -> Path:
+def write_json_atomic(path: str | os.PathLike[str], value: object) -> Path:
     """Replace the file `path` by `value` as strict, indented JSON, in one step."""
     return write_text_atomic(path, dumps_strict(value, indent=2) + "\n")
 
@@ -194,17 +196,17 @@ class EpisodeRecord:
         """Whether the episode says anything about the policy: it came to an end of its own."""
         return self.end_reason is not EndReason.ERROR
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """A dictionary that strict JSON can hold, in the order of the fields."""
-        return cast(dict[str, Any], strict_json(asdict(self), "record"))
+        return cast(JsonObject, strict_json(asdict(self), "record"))
 
     @classmethod
-    def from_json(cls, data: str | Mapping[str, Any]) -> "EpisodeRecord":
+    def from_json(cls, data: str | JsonMapping) -> "EpisodeRecord":
         """From `to_json`'s dictionary or its text. Unknown fields are left out: a newer version may
         have written them.
         """
         if isinstance(data, str):
-            data = cast(Mapping[str, Any], parse_json(data, "it"))
+            data = cast(JsonMapping, parse_json(data, "it"))
         if not isinstance(data, Mapping):
             raise ValueError(
                 f"an episode record is a JSON object, got a {type(data).__name__}: {data!r:.100}"
@@ -233,7 +235,8 @@ _FROM_ZERO = (
     "attempt",
     "worker",
 )
-_WORDS = {
+_KINDS: dict[object, tuple[object, ...]] = {float: (int, float), EndReason: (str, EndReason)}
+_WORDS: dict[object, str] = {
     str: "text",
     EndReason: f"one of {EndReason.words()}",
     int: "a whole number",
@@ -243,20 +246,17 @@ _WORDS = {
 }
 
 
-def _check_kind(name: str, annotation: Any, value: Any) -> None:
+def _check_kind(name: str, annotation: object, value: object) -> None:
     """ValueError where a value that was read from JSON is not what the record's field holds."""
-    kinds = get_args(annotation) or (annotation,)
-    fits = any(
-        type(value) in {float: (int, float), EndReason: (str, EndReason)}.get(kind, (kind,))
-        for kind in kinds
-    )
-    if not fits or (name in _FROM_ZERO and value is not None and value < 0):
+    kinds: tuple[object, ...] = get_args(annotation) or (annotation,)
+    fits = any(type(value) in _KINDS.get(kind, (kind,)) for kind in kinds)
+    if not fits or (name in _FROM_ZERO and isinstance(value, int) and value < 0):
         raise ValueError(
             f"{name} must be {' or '.join(_WORDS[kind] for kind in kinds)}{' from 0 on' if name in _FROM_ZERO else ''}; got {value!r:.100}"
         )
 
 # %% ../../nbs/results/records.ipynb #4977ba75
-def append_record(path: str | os.PathLike[str], record: EpisodeRecord | Mapping[str, Any]) -> None:
+def append_record(path: str | os.PathLike[str], record: EpisodeRecord | JsonMapping) -> None:
     """Add one line to a file of records, in one write. A torn last line, left by a crash, is
     removed first.
 

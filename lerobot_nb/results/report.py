@@ -10,8 +10,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..envs.types import JsonMapping
 from .escaping import html_text, terminal_text
 from .eval_info import build_eval_info, read_eval_info_of, reports_success
 from .manifest import Manifest, TaskOfRun, state_of, tasks_of_run
@@ -30,7 +31,7 @@ _CELL = "padding:.2em .6em;border-bottom:1px solid #8884;text-align:left"
 
 
 def flat_items(
-    value: Mapping[str, Any], prefix: str = "", skip: Sequence[str] = ()
+    value: Mapping[str, object], prefix: str = "", skip: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
     """("env.task", "mt10"), … from nested dictionaries; what is None or empty is left out."""
     items: list[tuple[str, str]] = []
@@ -142,10 +143,10 @@ class Report:
         except ValueError as error:  # a name with a zero byte
             raise RunFolderError(f"{str(self.folder)!r} is not a folder: {error}") from None
         self.manifest: Manifest | None = self.files.manifest() if self.files.exists() else None
-        self._eval_info: Mapping[str, Any] | None = read_eval_info_of(self.files)
+        self._eval_info: JsonMapping | None = read_eval_info_of(self.files)
 
     @property
-    def eval_info(self) -> Mapping[str, Any]:
+    def eval_info(self) -> JsonMapping:
         """The content of eval_info.json; summed up from the records if the run never got that far."""
         if self._eval_info is None:
             self._eval_info = build_eval_info(

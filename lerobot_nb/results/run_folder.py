@@ -15,11 +15,12 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.parse import quote, unquote
 
 from ..envs.errors import LerobotNbError
 from ..envs.files import kind_of, lock_file, open_no_link
+from ..envs.types import JsonMapping
 from .json_checks import read_json
 from .manifest import WRITTEN_BY, Manifest, upgrade_manifest
 from lerobot_nb.results.records import (
@@ -394,11 +395,11 @@ class RunFolder:
                 f"the run folder {self.path} can't be written; change its permissions"
             )
 
-    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+    def write_manifest(self, manifest: JsonMapping) -> None:
         """Replace run.json."""
         self._write(self.manifest_path, lambda: write_json_atomic(self.manifest_path, manifest))
 
-    def write_eval_info(self, eval_info: Mapping[str, Any]) -> None:
+    def write_eval_info(self, eval_info: JsonMapping) -> None:
         """Replace eval_info.json."""
         self._write(self.eval_info_path, lambda: write_json_atomic(self.eval_info_path, eval_info))
 
@@ -421,7 +422,7 @@ class RunFolder:
             self._write(self.episodes_path, lambda: write_text_atomic(self.episodes_path, lines))
         return len(records) - len(kept)
 
-    def _write(self, path: Path, action: Any) -> None:
+    def _write(self, path: Path, action: Callable[[], object]) -> None:
         try:
             action()
         except OSError as error:

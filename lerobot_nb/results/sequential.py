@@ -10,12 +10,12 @@ import importlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from scipy.optimize import brentq
 from scipy.special import betaln
 
 from ..envs.base import EpisodeSpec
+from ..envs.types import Untyped
 from .comparison import RunOutcomes, Spec
 
 # %% ../../nbs/results/sequential.ipynb #7a888b00
@@ -169,7 +169,7 @@ def step_test(
         )
     try:
         # by name: its licence keeps it out of the requirements
-        package: Any = importlib.import_module("sequentialized_barnard_tests")
+        package: Untyped = importlib.import_module("sequentialized_barnard_tests")
     except ImportError as error:
         raise ImportError(
             "STEP needs the package sequentialized-barnard-tests (licence CC BY-NC 4.0, no commercial use): pip install sequentialized-barnard-tests"

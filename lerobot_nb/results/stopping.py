@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ..envs.types import JsonMapping
 from .manifest import Manifest, ReferenceSection, StoppingSection, StoppingState
 from .outcomes import EndReason, Outcome, has_success, outcome_of
 
@@ -145,7 +146,7 @@ def in_words(rule: StopRule, known: Known) -> str:
 
 # %% ../../nbs/results/stopping.ipynb #a1499361
 def reference_of(
-    rule: StopRule, specs: "Sequence[Sequence[EpisodeSpec]]", manifest: Mapping[str, Any]
+    rule: StopRule, specs: "Sequence[Sequence[EpisodeSpec]]", manifest: JsonMapping
 ) -> ReferenceSection:
     """The outcomes of the run that the rule names, for the episodes of this plan.
 
@@ -369,7 +370,7 @@ def section_of(stopping: Stopping, ended: bool) -> StoppingSection:
 def make_stopping(
     stop_when: str,
     specs: "Sequence[Sequence[EpisodeSpec]]",
-    manifest: Mapping[str, Any],
+    manifest: JsonMapping,
     reports_success: bool,
     old: Manifest | None = None,
 ) -> Stopping:
