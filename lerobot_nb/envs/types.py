@@ -38,6 +38,9 @@ ActionSpace: TypeAlias = Any  # its kind decides which of low, high, n, nvec and
 Info: TypeAlias = dict[str, Any]  # each environment has keys of its own
 """What Gymnasium calls `info`."""
 
+Scene: TypeAlias = Any  # each benchmark has one of its own
+"""What an environment tells a scripted expert at a reset, `info["scene"]`; None for most."""
+
 Options: TypeAlias = dict[str, Any]  # each environment has options of its own
 """What Gymnasium calls the `options` of a reset."""
 

@@ -16,14 +16,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ..envs.errors import LerobotNbError
-from ..envs.types import ActionSpace, AnyArray, Batch
+from ..envs.types import Actions, ActionSpace, AnyArray, Batch, JsonObject
 from ..envs.workers import Terminated
 from .base import Batcher, Episode, Policy, PolicyLost, PolicyUnavailable
+
+if TYPE_CHECKING:
+    from lerobot_nb.envs.config import EnvConfig
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -91,7 +94,7 @@ def _missing_observation(error: KeyError, batch: Batch) -> str | None:
     )
 
 # %% ../../nbs/policies/asking.ipynb #caecced1
-def check_actions(actions: Any, n_slots: int, action_space: ActionSpace) -> np.ndarray:
+def check_actions(actions: Actions, n_slots: int, action_space: ActionSpace) -> np.ndarray:
     """Actions as an array (B, k, *A); PolicyError where the shape does not fit the slots and the
     action space.
 
@@ -183,7 +186,7 @@ def _integer_limits(action_space: ActionSpace) -> tuple[AnyArray | int, AnyArray
     return 0, 1
 
 # %% ../../nbs/policies/asking.ipynb #12cd78e9
-def make_batcher(policy: Policy, env_config: Any) -> Batcher:
+def make_batcher(policy: Policy, env_config: "EnvConfig | JsonObject | None") -> Batcher:
     """The batcher for a policy, with the processors of the environment's configuration (or of its
     `to_dict()`).
     """
@@ -240,7 +243,7 @@ class PolicyWatchdog(threading.Thread):
         self._in_main_thread = (
             threading.current_thread() is threading.main_thread() and self._signal is not None
         )
-        self._handler_before: Any = None
+        self._handler_before: signal._HANDLER = None
 
     def __enter__(self) -> "PolicyWatchdog":
         if self._in_main_thread and self._signal is not None:
@@ -292,7 +295,7 @@ class PolicyWatchdog(threading.Thread):
 
 # %% ../../nbs/policies/asking.ipynb #408b0eff
 # by id: objects that a run asks
-_in_use: dict[int, Any] = {}
+_in_use: dict[int, object] = {}
 _in_use_lock = threading.Lock()
 
 
@@ -408,7 +411,7 @@ class PolicyCaller:
 
     def _predict(
         self, slots: Sequence[int], observations: Sequence[object], episodes: Sequence[Episode]
-    ) -> Any:
+    ) -> Actions:
         return self._batcher.finish(
             predict(self.policy, slots, self._batcher(observations, episodes))
         )

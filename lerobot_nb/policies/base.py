@@ -10,19 +10,32 @@ __all__ = ['Episode', 'PolicyLoadError', 'PolicyLost', 'PolicyUnavailable', 'Pol
 import inspect
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..envs.base import EpisodeSpec, TaskInfo, resolve
 from ..envs.errors import LerobotNbError, shown
 from ..envs.secrets import check_arguments
-from ..envs.types import ActionSpace, Batch, JsonObject, Kwargs, Processor, Untyped
+from lerobot_nb.envs.types import (
+    Actions,
+    ActionSpace,
+    Batch,
+    JsonObject,
+    Kwargs,
+    Processor,
+    Scene,
+    Untyped,
+)
 
 if TYPE_CHECKING:
+    import hashlib
+
     import torch
+
+    from lerobot_nb.envs.config import EnvConfig
 
 # %% ../../nbs/policies/base.ipynb #4332a71f
 @dataclass
@@ -48,7 +61,7 @@ class Episode:
     task: TaskInfo
     action_space: ActionSpace = None
     max_episode_steps: int | None = None
-    scene: Any = None
+    scene: Scene = None
 
     def seed_sequence(self) -> np.random.SeedSequence:
         """Entropy that is keyed by the spec alone."""
@@ -128,7 +141,7 @@ class PolicySpec:
         return policy
 
 # %% ../../nbs/policies/base.ipynb #d9abe886
-def construct(path: str, target: Callable[..., object], kwargs: Kwargs) -> Any:
+def construct(path: str, target: Callable[..., object], kwargs: Kwargs) -> Untyped:
     """`target(**kwargs)`; what it raises is told with the policy's name."""
     try:
         return target(**kwargs)
@@ -183,7 +196,7 @@ class Policy:
             cls.name = cls.__name__
 
     @property
-    def state_holder(self) -> Any:
+    def state_holder(self) -> object:
         """The object that holds what the policy knows of its episodes; two runs at a time can't
         share it.
         """
@@ -236,7 +249,7 @@ class Policy:
         """
         return {} if self.needs_images else {"obs_type": "state"}
 
-    def check_env(self, env_config: object) -> None:
+    def check_env(self, env_config: "EnvConfig | None") -> None:
         """Raise ValueError where the observations and actions of a benchmark's configuration don't
         fit the policy; called before anything runs.
         """
@@ -307,7 +320,7 @@ class Batcher:
         batch["task"] = [episode.task.description for episode in episodes]
         return self.env_processor(batch) if self.env_processor is not None else batch
 
-    def finish(self, actions: object) -> Any:
+    def finish(self, actions: Actions) -> Actions:
         """What the environment executes for the policy's actions (B, k, *A)."""
         return self.action_processor(actions) if self.action_processor is not None else actions
 
@@ -337,7 +350,7 @@ class AdaptedPolicy(Policy):
 
     def __init__(
         self,
-        policy: Any,
+        policy: Untyped,
         n_action_steps: int | None = None,
         preprocessor: Processor | None = None,
         postprocessor: Processor | None = None,
@@ -376,9 +389,9 @@ class AdaptedPolicy(Policy):
             method,
             "generators" in inspect.signature(method).parameters,
         )
-        self._generators: dict[int, Any] = {}
+        self._generators: dict[int, np.random.Generator | torch.Generator] = {}
         self._fresh: set[int] = set()
-        self._modes: list[tuple[Any, bool]] = []
+        self._modes: list[tuple[Untyped, bool]] = []
         self.device = _device_of(policy)
 
     def begin_run(self) -> None:
@@ -392,7 +405,7 @@ class AdaptedPolicy(Policy):
         self._modes = []
 
     @property
-    def state_holder(self) -> Any:
+    def state_holder(self) -> object:
         return self.policy
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
@@ -479,7 +492,7 @@ def _keeps_history(policy: object) -> bool:
     )
 
 
-def training_modes(policy: Any) -> list[tuple[Any, bool]]:
+def training_modes(policy: Untyped) -> list[tuple[Untyped, bool]]:
     """The module and every module inside it, each with its training mode; empty for an object that
     has none.
     """
@@ -491,16 +504,17 @@ def training_modes(policy: Any) -> list[tuple[Any, bool]]:
     return [(module, module.training) for module in modules]
 
 
-def _device_of(policy: object) -> Any:
+def _device_of(policy: object) -> "torch.device | None":
     """The device of a module's first parameter; None where there is none."""
     parameters = getattr(policy, "parameters", None)
     if callable(parameters) and not inspect.isclass(policy):
         for parameter in parameters():
-            return parameter.device
+            device: torch.device = parameter.device
+            return device
     return None
 
 
-def weights_hash(policy: Any) -> str | None:
+def weights_hash(policy: Untyped) -> str | None:
     """SHA-256 over the names and bytes of a module's state; None where the object has no
     `state_dict`.
     """
@@ -535,7 +549,7 @@ def processor_hash(processor: object) -> str | None:
     return digest.hexdigest()
 
 
-def _add_state(digest: Any, state: Any) -> None:
+def _add_state(digest: "hashlib._Hash", state: Mapping[str, Untyped]) -> None:
     """Add the names and bytes of a state's tensors to a hash."""
     for name, value in sorted(state.items()):
         digest.update(name.encode())

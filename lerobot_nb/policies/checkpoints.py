@@ -14,11 +14,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..envs.base import FeatureType, PolicyFeature
 from ..envs.config import EnvConfig, env_to_policy_features
-from ..envs.types import JsonObject
+from ..envs.types import JsonObject, Untyped
 from .base import PolicyLoadError
 
 # %% ../../nbs/policies/checkpoints.ipynb #08aaa2d5
@@ -185,7 +184,7 @@ def _checkpoint_inside(folder: Path) -> Path | None:
     )
 
 
-def _read_config(folder: Path, source: str) -> dict[str, Any]:
+def _read_config(folder: Path, source: str) -> JsonObject:
     path = folder / "config.json"
     if not path.is_file():
         inside = _checkpoint_inside(folder)
@@ -294,7 +293,7 @@ class FeatureMismatch(PolicyLoadError):
         ]
         super().__init__(what + ":\n  " + "\n  ".join(lines))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[PolicyLoadError], tuple[str]]:
         return PolicyLoadError, (str(self),)
 
 # %% ../../nbs/policies/checkpoints.ipynb #76bbe12a
@@ -475,7 +474,7 @@ def saved_rename_map(checkpoint: Checkpoint) -> dict[str, str]:
     return {}
 
 
-def processor_steps(checkpoint: Checkpoint, name: str) -> list[dict[str, Any]]:
+def processor_steps(checkpoint: Checkpoint, name: str) -> list[JsonObject]:
     """The steps in a processor's file, `[{"registry_name": …, "config": …}, …]`; empty where there
     is no such file.
     """
@@ -493,7 +492,9 @@ def processor_steps(checkpoint: Checkpoint, name: str) -> list[dict[str, Any]]:
     return list(steps)
 
 # %% ../../nbs/policies/checkpoints.ipynb #2989873c
-def check_features(checkpoint: Checkpoint, env_config: EnvConfig | None, **settings: Any) -> None:
+def check_features(
+    checkpoint: Checkpoint, env_config: EnvConfig | None, **settings: Untyped
+) -> None:
     """FeatureMismatch, with a table, where `compare_features` finds anything; settings: its
     arguments.
 

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from ..envs.types import AnyArray, Batch, JsonObject, Processor
+from ..envs.config import EnvConfig
+from ..envs.types import Actions, AnyArray, Batch, JsonObject, Kwargs, Processor, Untyped
 from .base import Episode, Policy, PolicyLoadError, processor_hash, weights_hash
 from lerobot_nb.policies.checkpoints import (
     Checkpoint,
@@ -63,8 +64,8 @@ class LoadedPolicy:
     preprocessor, because it has no step that does.
     """
 
-    policy: Any
-    preprocessor: Callable[[dict[str, Any]], dict[str, Any]]
+    policy: Untyped
+    preprocessor: Callable[[Batch], Batch]
     postprocessor: Processor
     rename_map: dict[str, str]
 
@@ -148,7 +149,7 @@ def _run_code_of(checkpoint: Checkpoint) -> None:
             spec.loader.exec_module(module)
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #4a4e2cb9
-def _load_config(checkpoint: Checkpoint, device: str | None, settings: dict[str, Any]) -> Any:
+def _load_config(checkpoint: Checkpoint, device: str | None, settings: Kwargs) -> Untyped:
     """lerobot's configuration with the settings in place of what config.json says."""
     from dataclasses import fields
 
@@ -196,7 +197,7 @@ def _version() -> str:
     return importlib.metadata.version("lerobot")
 
 # %% ../../nbs/policies/lerobot_policy.ipynb #364028ed
-def _load_weights(checkpoint: Checkpoint, config: Any, weights: Path) -> Any:
+def _load_weights(checkpoint: Checkpoint, config: Untyped, weights: Path) -> Untyped:
     """The policy in evaluation mode on its device, with all of its weights from the file and none
     left over.
     """
@@ -243,7 +244,7 @@ def _load_weights(checkpoint: Checkpoint, config: Any, weights: Path) -> Any:
     return policy.to(config.device).eval()
 
 
-def _fill(policy: Any, weights: Path) -> tuple[list[str], list[str]]:
+def _fill(policy: Untyped, weights: Path) -> tuple[list[str], list[str]]:
     """Load the file into the policy; the names that were missing from it, and those left over."""
     if weights.suffix == ".safetensors":
         from safetensors.torch import load_model
@@ -262,7 +263,9 @@ def _fill(policy: Any, weights: Path) -> tuple[list[str], list[str]]:
     return sorted(result.missing_keys), sorted(result.unexpected_keys)
 
 
-def load_counted(policy_class: Any, folder: Path, config: Any) -> tuple[Any, list[str], list[str]]:
+def load_counted(
+    policy_class: Untyped, folder: Path, config: Untyped
+) -> tuple[Untyped, list[str], list[str]]:
     """`from_pretrained` of a family that has its own, and which weights were missing or left over
     when it filled the model, whatever it made of that.
 
@@ -275,7 +278,7 @@ def load_counted(policy_class: Any, folder: Path, config: Any) -> tuple[Any, lis
 
         def load_state_dict(
             self, state_dict: object, strict: bool = True, assign: bool = False
-        ) -> Any:
+        ) -> object:
             result = super().load_state_dict(state_dict, strict=False, assign=assign)
             counted.append((list(result.missing_keys), list(result.unexpected_keys)))
             return result
@@ -289,7 +292,7 @@ def load_counted(policy_class: Any, folder: Path, config: Any) -> tuple[Any, lis
     return policy, sorted(counted[-1][0]), sorted(counted[-1][1])
 
 
-def check_finite(what: str, state: Mapping[str, Any]) -> None:
+def check_finite(what: str, state: Mapping[str, Untyped]) -> None:
     """PolicyLoadError naming the first tensor with a NaN or an infinity in it."""
     for name, value in state.items():
         if (
@@ -304,16 +307,16 @@ def check_finite(what: str, state: Mapping[str, Any]) -> None:
 # %% ../../nbs/policies/lerobot_policy.ipynb #864f8778
 def _load_processors(
     checkpoint: Checkpoint,
-    config: Any,
+    config: Untyped,
     rename_map: Mapping[str, str] | None,
     trust_remote_code: bool,
-) -> tuple[Any, Any, dict[str, str]]:
+) -> tuple[Processor, Processor, dict[str, str]]:
     """Preprocessor and postprocessor, on the policy's device, and what of `rename_map` is left to
     do before them.
     """
     from lerobot.policies.factory import make_pre_post_processors
 
-    overrides: dict[str, dict[str, Any]] = {}
+    overrides: dict[str, Kwargs] = {}
     left: dict[str, str] = {}
     for name in (_PREPROCESSOR, _POSTPROCESSOR):
         steps = processor_steps(checkpoint, name)
@@ -382,12 +385,12 @@ class Acting:
     why: str
 
 
-def own_state(policy: Any) -> Any:
+def own_state(policy: Untyped) -> Untyped:
     """A policy with the same weights, reset, and with a state of its own: whatever it keeps besides
     its parameters, buffers and modules is copied.
     """
     twin = copy.copy(policy)
-    shared: dict[int, Any] = {id(module): module for module in policy.modules()}
+    shared: dict[int, object] = {id(module): module for module in policy.modules()}
     shared |= {id(tensor): tensor for tensor in (*policy.parameters(), *policy.buffers())}
     kept = {name for name in ("config",) if name in vars(policy)} | set(_attributes_of_modules())
     for name, value in vars(policy).items():
@@ -403,8 +406,16 @@ def _attributes_of_modules() -> set[str]:
     return set(vars(torch.nn.Module()))
 
 
+class _RandomState(TypedDict, total=False):
+    """A seed to begin with, then the states of torch's global generators."""
+
+    seed: int
+    cpu: "torch.Tensor"
+    cuda: "torch.Tensor"
+
+
 @contextlib.contextmanager
-def seeded(device: str, state: dict[str, Any]) -> Iterator[None]:
+def seeded(device: str, state: _RandomState) -> Iterator[None]:
     """torch's global generators as `state` has them, which moves on with them; they are put back
     afterwards. `{"seed": 3}` begins with a seed.
     """
@@ -424,7 +435,7 @@ def seeded(device: str, state: dict[str, Any]) -> Iterator[None]:
             state["cuda"] = torch.cuda.get_rng_state(device)
 
 
-def noise_shape(config: Any) -> tuple[int, int]:
+def noise_shape(config: Untyped) -> tuple[int, int]:
     """Shape of one row of `noise=`: (steps, numbers of an action, padded where the family pads)."""
     steps = getattr(config, "horizon", None) or getattr(config, "chunk_size", None) or 1
     return int(steps), int(
@@ -446,7 +457,7 @@ class _Trial:
         }
         self.batches = [self._prepared(number) for number in range(4)]
 
-    def _prepared(self, number: int) -> dict[str, Any]:
+    def _prepared(self, number: int) -> Batch:
         import torch
 
         generator = torch.Generator().manual_seed(number)
@@ -456,18 +467,19 @@ class _Trial:
         }
         return self.loaded.preprocessor(batch | {"task": ["do it"]})
 
-    def fresh(self) -> Any:
+    def fresh(self) -> Untyped:
         return own_state(self.policy)
 
     def call(
         self, method: Callable[..., object], number: int, **arguments: object
-    ) -> tuple[Any, bool]:
+    ) -> tuple[Untyped, bool]:
         """What a method says about an observation under a fixed seed, and whether it drew random
         numbers.
         """
         import torch
 
-        with torch.inference_mode(), seeded(self.device, state := {"seed": 7}):
+        state: _RandomState = {"seed": 7}
+        with torch.inference_mode(), seeded(self.device, state):
             before = _generator_states(self.device)
             answer = method(dict(self.batches[number]), **arguments)
             drew = any(
@@ -571,7 +583,7 @@ class _Trial:
         return "argument" if not drew and not torch.equal(one, other) else "seeded"
 
 
-def _generator_states(device: str) -> list[Any]:
+def _generator_states(device: str) -> list["torch.Tensor"]:
     import torch
 
     return [torch.get_rng_state()] + (
@@ -619,10 +631,10 @@ class LerobotObject(Policy):
 
     def __init__(
         self,
-        policy: Any,
+        policy: Untyped,
         n_action_steps: int | None = None,
-        preprocessor: Any = None,
-        postprocessor: Any = None,
+        preprocessor: Processor | None = None,
+        postprocessor: Processor | None = None,
         name: str | None = None,
     ):
         rename_map: dict[str, str] = next(
@@ -682,9 +694,9 @@ class LerobotObject(Policy):
             feature.type.value == "VISUAL"
             for feature in (self.config.input_features or {}).values()
         )
-        self._twins: dict[int, Any] = {}
-        self._generators: dict[int, Any] = {}
-        self._states: dict[int, dict[str, Any]] = {}
+        self._twins: dict[int, Untyped] = {}
+        self._generators: dict[int, torch.Generator] = {}
+        self._states: dict[int, _RandomState] = {}
         self._fresh: set[int] = set()
         _log.info(
             "%s acts in %s (%s); random numbers: %s",
@@ -694,7 +706,7 @@ class LerobotObject(Policy):
             self.acting.noise,
         )
 
-    def _moved(self, batch: Batch) -> dict[str, Any]:
+    def _moved(self, batch: Batch) -> Batch:
         """What stands in for a preprocessor: the batch on the policy's device."""
         return {
             name: value.to(self.device) if hasattr(value, "to") else value
@@ -762,7 +774,7 @@ class LerobotObject(Policy):
         chunk = self._loaded.policy.predict_action_chunk(self._loaded.preprocessor(batch), **extra)
         return self._finished(chunk[:, : self.n_action_steps])
 
-    def _alone(self, slot: int, row: dict[str, Any]) -> "torch.Tensor":
+    def _alone(self, slot: int, row: Batch) -> "torch.Tensor":
         """One slot under the global seed of its episode: (1, k, A)."""
         row = self._loaded.preprocessor(row)
         with seeded(self.device, self._states[slot]):
@@ -795,7 +807,7 @@ class LerobotObject(Policy):
             dim=1,
         )
 
-    def _renamed(self, batch: Batch) -> dict[str, Any]:
+    def _renamed(self, batch: Batch) -> Batch:
         """The batch as the preprocessor expects it."""
         return dict(batch)
 
@@ -823,13 +835,13 @@ class LerobotObject(Policy):
         }
 
 
-def _unchanged(actions: object) -> Any:
+def _unchanged(actions: Actions) -> Actions:
     return actions
 
 
-def _row(batch: Batch, number: int, n_rows: int) -> dict[str, Any]:
+def _row(batch: Batch, number: int, n_rows: int) -> Batch:
     """One row of a batch, as a batch of one; dictionaries within it as well."""
-    found: dict[str, Any] = {}
+    found: Batch = {}
     for name, value in batch.items():
         if isinstance(value, dict):
             found[name] = _row(value, number, n_rows)
@@ -914,12 +926,12 @@ class LerobotPolicy(LerobotObject):
     @classmethod
     def check_source(
         cls,
-        env_config: Any,
+        env_config: EnvConfig | None,
         checkpoint: str,
         rename_map: Mapping[str, str] | None = None,
         empty_cameras: int | None = None,
         resize_images: bool = False,
-        **others: Any,
+        **others: object,
     ) -> None:
         """Compare the checkpoint's features with the benchmark's: FeatureMismatch, with a table,
         where they don't fit.
@@ -970,7 +982,7 @@ class LerobotPolicy(LerobotObject):
             for name in ("type", "input_features", "output_features", "empty_cameras")
         } | settings
 
-    def check_env(self, env_config: Any) -> None:
+    def check_env(self, env_config: EnvConfig | None) -> None:
         check_features(
             self.checkpoint,
             env_config,
@@ -979,7 +991,7 @@ class LerobotPolicy(LerobotObject):
             resize_images=self.resize_images,
         )
 
-    def _renamed(self, batch: Batch) -> dict[str, Any]:
+    def _renamed(self, batch: Batch) -> Batch:
         """Names and picture sizes as the preprocessor expects them. The first batch is compared
         with the checkpoint, for environments whose configuration tells no features.
         """

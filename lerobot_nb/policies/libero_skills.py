@@ -317,7 +317,7 @@ class PickAndPlace(Arm):
         )
         centre = world.pos(name)[:2]
         outward = (centre - world.base[:2]) / np.linalg.norm(centre - world.base[:2])
-        score -= 0.13 * max((grasp.position[:2] - centre) @ outward, -0.05)
+        score -= 0.13 * max(float((grasp.position[:2] - centre) @ outward), -0.05)
         stretch = np.linalg.norm(
             grasp.position - _WRIST_M * grasp.approach - world.base - [0, 0, _SHOULDER_M]
         )

@@ -7,10 +7,11 @@ __all__ = []
 
 # %% ../../nbs/policies/libero_world.ipynb #e47885cc
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..envs.types import Scene
 
 # %% ../../nbs/policies/libero_world.ipynb #325817a5
 Floats = NDArray[np.float64]
@@ -59,7 +60,7 @@ class World:
         `info["scene"]` of a LIBERO environment with `privileged=True`.
     """
 
-    def __init__(self, scene: Mapping[str, Any]):
+    def __init__(self, scene: Scene):
         self.scene = scene
         geoms = scene["geoms"]
         free = ~np.asarray(geoms["robot"], dtype=bool)

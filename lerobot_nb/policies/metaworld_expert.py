@@ -8,13 +8,12 @@ __all__ = ['MetaworldExpert']
 # %% ../../nbs/policies/metaworld_expert.ipynb #358a6a2b
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ..envs.base import TaskInfo
 from ..envs.metaworld import TASK_DESCRIPTIONS
-from ..envs.types import Batch
+from ..envs.types import Batch, Untyped
 from .base import Episode, Policy
 
 # %% ../../nbs/policies/metaworld_expert.ipynb #3f56de9f
@@ -28,7 +27,7 @@ class MetaworldExpert(Policy):
     needs_images = False
 
     def __init__(self) -> None:
-        self._scripts: dict[int, Any] = {}
+        self._scripts: dict[int, Untyped] = {}
         # metaworld.policies.policy.move says so at nearly every step
         warnings.filterwarnings(
             "ignore", message=r"Constant\(s\) may be too high", module=r"metaworld\.policies"

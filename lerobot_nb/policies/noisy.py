@@ -7,12 +7,12 @@ __all__ = ['NoisyPolicy']
 
 # %% ../../nbs/policies/noisy.ipynb #b4cf0096
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ..envs.base import TaskInfo
-from ..envs.types import Batch, JsonObject, Kwargs
+from ..envs.config import EnvConfig
+from ..envs.types import ActionSpace, Batch, JsonObject, Kwargs
 from .base import Episode, Policy
 from .factory import make_policy
 
@@ -49,9 +49,9 @@ class NoisyPolicy(Policy):
             "lock_step",
         ):
             setattr(self, attribute, getattr(self.inner, attribute))
-        self._episodes: dict[int, tuple[np.random.Generator, Any]] = {}
+        self._episodes: dict[int, tuple[np.random.Generator, ActionSpace]] = {}
 
-    def check_env(self, env_config: object) -> None:
+    def check_env(self, env_config: EnvConfig | None) -> None:
         self.inner.check_env(env_config)
 
     def env_wishes(self) -> JsonObject:
