@@ -13,8 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_own_folder import snapshot
 
+from lerobot_nb import EpisodeBrowser, Report
 from lerobot_nb.cli import main
+from lerobot_nb.results.comparison import RunOutcomes
+from lerobot_nb.results.dashboard import benchmark_health, health_html, history_plot, read_results
 from lerobot_nb.results.eval_info import build_eval_info, write_eval_info
+from lerobot_nb.results.run_folder import RunFolderError
 
 OLD = Path(__file__).parent / "data" / "runs_of_0_1_0"
 FILES = ("run.json", "episodes.jsonl", "eval_info.json", "log.jsonl")
@@ -158,6 +162,9 @@ def commands(top):
     return {
         "report": (["report", run], {0, 2}),
         "report markdown": (["report", run, "--markdown"], {0, 2}),
+        "report latex": (["report", run, "--format", "latex"], {0, 2}),
+        "report page": (["report", run, "--html", str(top / "page.html")], {0, 2}),
+        "report rows": (["report", run, "--parquet", str(top / "rows.parquet")], {0, 2}),
         "failures": (["failures", run], {0, 2}),
         "failures json": (["failures", run, "--json"], {0, 2}),
         "compare": (["compare", good, run], {0, 2}),
@@ -223,7 +230,7 @@ def test_every_command_reads_runs_of_the_first_version(which, tmp_path):
 
 def check(top, changed=()):
     """Ask every command about `top/run`."""
-    outputs = {"merged", "metrics.json"}
+    outputs = {"merged", "metrics.json", "page.html", "rows.parquet"}
     for name, (words, allowed) in commands(top).items():
         before = snapshot(top)
         code, out, err = ask(words)
@@ -250,7 +257,27 @@ def check(top, changed=()):
             if (top / made).is_dir():
                 shutil.rmtree(top / made)
             elif (top / made).exists():
+                assert made != "page.html" or "<script" not in (top / made).read_text(), said
                 (top / made).unlink()
+    ask_python(top)
+
+
+def ask_python(top):
+    """The same question in notebooks: an answer, or the one class of error."""
+    run = top / "run"
+    before = snapshot(top)
+    for ask_for in (
+        lambda: EpisodeBrowser(run).picture(),
+        lambda: EpisodeBrowser(run).widget,
+        lambda: Report(run).table()._repr_html_(),
+        lambda: RunOutcomes.load(run),
+    ):
+        with contextlib.suppress(RunFolderError):
+            ask_for()
+    # a dashboard over the folder in which damaged runs lie names what it leaves out
+    results, problems = read_results(top)
+    health_html(benchmark_health(results), problems).encode()
+    assert snapshot(top) == before
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -266,6 +293,54 @@ def test_damaged_at_random(which, found):
             if path.exists():
                 change(path)
         check(Path(scratch))
+
+
+@pytest.mark.parametrize("name", ["seed", "task_id", "n_steps", "success_step", "worker"])
+def test_a_number_that_no_table_holds_is_named(name, tmp_path):
+    make(tmp_path, "gym_finished_judged")
+    path = tmp_path / "run" / "episodes.jsonl"
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(first) | {name: 2**63}), *others]) + "\n")
+    code, _, err = ask(["report", str(tmp_path / "run"), "--parquet", str(tmp_path / "rows")])
+    assert code == 2 and "episodes.jsonl" in err and f"{name} {2**63}" in err
+    assert not (tmp_path / "rows").exists()
+
+
+def test_half_a_character_is_written_as_it_is_escaped(tmp_path):
+    import pandas
+
+    make(tmp_path, "gym_finished_judged")
+    path = tmp_path / "run" / "episodes.jsonl"
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(first) | {"task": "\ud800"}), *others]) + "\n")
+    rows = str(tmp_path / "rows")
+    assert ask(["report", str(tmp_path / "run"), "--parquet", rows])[0] == 0
+    assert pandas.read_parquet(rows)["task"][0] == "\\ud800"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.floats(0, 0.999), ODD_VALUES | st.just(...), st.booleans())
+def test_a_dashboard_over_damaged_metrics(where, new, cut):
+    with tempfile.TemporaryDirectory() as scratch:
+        top = Path(scratch)
+        make(top, "gym_finished_judged")
+        for name in ("good", "bad"):
+            (top / name).mkdir(exist_ok=True)
+            words = ["metrics", str(top / "run"), "--output", str(top / name / "metrics.json")]
+            assert ask(words)[0] == 0
+        path = top / "bad" / "metrics.json"
+        data = json.loads(path.read_text())
+        places = list(paths_of(data))
+        text = json.dumps(with_value(data, places[int(where * len(places))], new))
+        path.write_text(text[: int(where * len(text))] if cut else text)
+        before = snapshot(top)
+        results, problems = read_results(top)
+        assert 1 <= len(results) == 2 - len(problems)
+        page = health_html(benchmark_health(results), problems)
+        page.encode()
+        assert "<script" not in page and "\x1b" not in page
+        history_plot(benchmark_health(results)).canvas.draw()
+        assert snapshot(top) == before
 
 
 @pytest.mark.parametrize("name", ["eval_info.json", "run.json", "task_descriptions.json"])
