@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 def episodes_frame(
     *folders: str | os.PathLike[str],  # run folders
 ) -> "pandas.DataFrame":
-    """The episodes of one or more runs as a pandas frame."""
+    """The episodes of one or more runs as a pandas frame. RunFolderError for a number that no column
+    can hold. What is not text in a name (half of a pair of surrogates) is written as `\\ud800`.
+    """
     import pandas
 
     columns: dict[str, list[object]] = {name: [] for name in ("run", "outcome", *_KINDS)}
@@ -44,15 +46,30 @@ def episodes_frame(
         columns["run"] += [report.folder.name] * len(records)
         columns["outcome"] += [tally.outcome(record).value for record in records]
         judged = judged_records(records, judges)
-        for name in _KINDS:
-            columns[name] += [getattr(record, name) for record in judged]
+        for name, kind in _KINDS.items():
+            values = [getattr(record, name) for record in judged]
+            if kind == "Int64":
+                _check_fits(report.folder, name, values)
+            columns[name] += values
     columns["end_reason"] = [str(reason) for reason in columns["end_reason"]]
     return pandas.DataFrame(
         {
-            name: pandas.array(values, dtype=_KINDS.get(name, "string"))
+            name: pandas.array([*map(_writable, values)], dtype=_KINDS.get(name, "string"))
             for name, values in columns.items()
         }
     )
+
+
+def _check_fits(folder: Path, name: str, values: Sequence[int | None]) -> None:
+    large = next((value for value in values if value is not None and value >= 2**63), None)
+    if large is not None:
+        raise RunFolderError(
+            f"{folder / 'episodes.jsonl'}: {name} {large} is too large for a table, whose whole numbers have 64 bits"
+        )
+
+
+def _writable(value: object) -> object:
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _kind(annotation: object) -> str:
