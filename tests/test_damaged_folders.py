@@ -347,7 +347,7 @@ def test_names_are_shown_and_do_nothing(tmp_path, capsys):
         shown.encode()
     assert "<script" not in report.text(markdown=True) and "\\|" in report.text(markdown=True)
     for figure in (report.success_plot(), report.reward_plot()):
-        figure.canvas.draw()
+        figure.draw_without_rendering()
     assert main(["report", str(folder)]) == 0 and "\x1b" not in capsys.readouterr().out
 
 

@@ -15,6 +15,7 @@ from lerobot_nb.results.dashboard import (
     benchmark_health,
     health_html,
     health_markdown,
+    history_plot,
     read_results,
 )
 
@@ -222,3 +223,15 @@ def test_a_result_is_dated_by_itself(tmp_path):
     ]
     write(tmp_path / "damaged", 10, **new | {"finished": "soon"})
     assert "finished is not a date: 'soon'" in read_results(tmp_path)[1][0]
+
+
+def test_titles_of_plots_are_whole(tmp_path):
+    long = "a_module_with_a_long_name.and_another:APolicyWithALongName"
+    for day in (1, 2):
+        write(tmp_path / f"2026-11-{day:02d}", 10, policy=long)
+    figure = history_plot(benchmark_health(read_results(tmp_path)[0]))
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    box = axis._left_title.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y1 <= figure.bbox.height
+    assert long in axis.get_title(loc="left").replace("\n", "")

@@ -9,13 +9,14 @@ __all__ = ['BenchmarkResult', 'read_results', 'BenchmarkHealth', 'benchmark_heal
 # %% ../../nbs/results/dashboard.ipynb #f52e5411
 import datetime
 import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .comparison import PairCounts, difference_p_value, holm, newcombe_interval
-from .escaping import html_text, markdown_text
+from .escaping import html_text, markdown_text, terminal_text
 from .json_checks import check_type, read_json
 from .metrics import MetricsFile, upgrade_metrics
 from .rates import SuccessRate, points_text
@@ -338,6 +339,10 @@ def health_html(health: Sequence[BenchmarkHealth], problems: Sequence[str] = ())
         cells = [html_text(text) for text in _row(one)]
         colour = "" if one.healthy else ' style="color:#D55E00;font-weight:bold"'
         cells = [*cells[:-1], sparkline(one), f"<span{colour}>{cells[-1]}</span>"]
+        # a date and a duration stay on one line
+        whole = {COLUMNS.index("last"), COLUMNS.index("time")}
+        for number in whole:
+            cells[number] = f'<span style="white-space:nowrap">{cells[number]}</span>'
         rows.append("<tr>" + "".join(f"<td {cell}>{text}</td>" for text in cells) + "</tr>")
     said = "".join(f"<p>{html_text(one)}</p>" for one in problems)
     return f'<table style="border-collapse:collapse;font-size:90%"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>{said}'
@@ -413,7 +418,6 @@ def history_plot(health: Sequence[BenchmarkHealth]) -> "Figure":
         axis.tick_params(left=True)
         axis.tick_params(axis="x", rotation=20)
         name = " · ".join(part for part in one.series if part != "unknown")
-        axis.set_title(
-            f"{name}: success, percent", loc="left", color=INK, fontsize=9, parse_math=False
-        )
+        title = "\n".join(textwrap.wrap(terminal_text(f"{name}: success, percent"), 58))
+        axis.set_title(title, loc="left", color=INK, fontsize=8, parse_math=False)
     return figure
