@@ -31,13 +31,17 @@ def without_secrets(settings: Mapping[str, object]) -> dict[str, object]:
 
 # %% ../../nbs/envs/secrets.ipynb #965366b0
 def check_arguments(arguments: Mapping[str, object]) -> None:
-    """ValueError, without its value, for the first argument that is a secret, at any depth."""
+    """ValueError, without its value, for the first argument that is a secret or an address with
+    one, at any depth.
+    """
     for name, value in arguments.items():
         if isinstance(value, str) and is_secret(name):
             raise ValueError(
                 f"the argument {name!r} is taken for a secret, and a policy's arguments are written to run.json: put it into an environment variable, "
                 f"and give the variable's name (token_variable for a policy behind ws://; policies of your own read os.environ)"
             )
+        if isinstance(value, str) and re.match(r"wss?://", value):
+            check_address(value)
         if isinstance(value, Mapping):
             check_arguments({str(key): part for key, part in value.items()})
 
