@@ -9,12 +9,13 @@ __all__ = ['NoisyPolicy']
 from collections.abc import Sequence
 
 import numpy as np
+from gymnasium import spaces
 
 from ..envs.base import TaskInfo
 from ..envs.config import EnvConfig
-from ..envs.types import ActionSpace, Batch, JsonObject, Kwargs
+from ..envs.types import Batch, JsonObject, Kwargs
 from .base import Episode, Policy
-from .factory import make_policy
+from .factory import make_policy, policy_wishes
 
 # %% ../../nbs/policies/noisy.ipynb #7ee3d582
 class NoisyPolicy(Policy):
@@ -49,7 +50,20 @@ class NoisyPolicy(Policy):
             "lock_step",
         ):
             setattr(self, attribute, getattr(self.inner, attribute))
-        self._episodes: dict[int, tuple[np.random.Generator, ActionSpace]] = {}
+        if hasattr(self.inner, "features_of_clients"):  # what a server tells
+            self.features_of_clients = self.inner.features_of_clients
+        self._episodes: dict[int, tuple[np.random.Generator, spaces.Box]] = {}
+
+    @classmethod
+    def wishes_of(
+        cls, base: str, base_kwargs: Kwargs | None = None, **others: object
+    ) -> JsonObject:
+        """What the policy that is disturbed wishes for, before it is built."""
+        return policy_wishes(base, None, **(base_kwargs or {}))
+
+    @property
+    def state_holder(self) -> object:
+        return self.inner.state_holder
 
     def check_env(self, env_config: EnvConfig | None) -> None:
         self.inner.check_env(env_config)
@@ -67,6 +81,10 @@ class NoisyPolicy(Policy):
         self.inner.end_run()
 
     def begin_episode(self, slot: int, episode: Episode) -> None:
+        if not isinstance(episode.action_space, spaces.Box):
+            raise ValueError(
+                f"policy {self.name!r} disturbs numbers, and the actions here are {episode.action_space}; use {self.inner.name!r} without noise"
+            )
         self.inner.begin_episode(slot, episode)
         self._episodes[slot] = (
             np.random.default_rng(episode.seed_sequence().spawn(1)[0]),
