@@ -58,7 +58,13 @@ class NoisyPolicy(Policy):
     def wishes_of(
         cls, base: str, base_kwargs: Kwargs | None = None, **others: object
     ) -> JsonObject:
-        """What the policy that is disturbed wishes for, before it is built."""
+        """What the policy that is disturbed wishes for, before it is built.
+
+        Parameters
+        ----------
+        base, base_kwargs
+            The policy that is disturbed, and its arguments.
+        """
         return policy_wishes(base, None, **(base_kwargs or {}))
 
     @property
