@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,17 @@ def test_a_module_that_ends_the_program_is_named(name, folder, capsys):
         with pytest.raises(ImportError, match=rf"{name}'? .*sys.exit|{name}.*sys.exit") as caught:
             call()
         assert f"{name}.py, line" in str(caught.value)
+
+
+def test_the_line_is_the_users_also_where_a_library_has_replaced_sys_exit(folder, monkeypatch):
+    """As trackers do, to learn how a program ended."""
+    hook = str(Path(sysconfig.get_paths()["purelib"], "some_library", "hooks.py"))
+    names = {}
+    exec(compile("def leave(code=None):\n    raise SystemExit(code)", hook, "exec"), names)
+    monkeypatch.setattr(sys, "exit", names["leave"])
+    for name in ("leaves", "parses"):
+        with pytest.raises(ImportError, match=f"{name}.py, line"):
+            resolve(f"{name}:Policy")
 
 
 @pytest.mark.parametrize(

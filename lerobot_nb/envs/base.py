@@ -6,12 +6,12 @@
 __all__ = ['TaskInfo', 'EpisodeSpec', 'FeatureType', 'PolicyFeature', 'EnvFactory']
 
 # %% ../../nbs/envs/base.ipynb #84b7606e
-import argparse
 import functools
 import importlib
 import json
 import os
 import sys
+import sysconfig
 import traceback
 from dataclasses import dataclass, field
 from enum import Enum
@@ -81,13 +81,14 @@ def import_user_module(
 
 
 def _last_line_of(error: BaseException) -> str:
+    """The last line that belongs to the user, not to Python or to an installed library; where the
+    module itself is installed, the last line.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    users = [
-        frame
-        for frame in frames
-        if frame.filename not in (argparse.__file__, importlib.__file__)
-        and not frame.filename.startswith("<frozen")
-    ]
+    paths = sysconfig.get_paths()
+    elsewhere = [os.path.join(paths[name], "") for name in ("stdlib", "purelib", "platlib")]
+    elsewhere += [import_user_module.__code__.co_filename, "<frozen"]
+    users = [frame for frame in frames if not frame.filename.startswith(tuple(elsewhere))]
     last = (users or frames)[-1]
     return f"{last.filename}, line {last.lineno}"
 
